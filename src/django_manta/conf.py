@@ -1,0 +1,253 @@
+"""
+The settings: what may stand in ``TASKS[alias]["OPTIONS"]``, checked and filled with defaults.
+
+Upper case: a setting of ours; lower case: a keyword of a task. This table is the one place a
+setting is defined; the system checks and the documentation read it.
+"""
+
+import difflib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final
+
+from django.core.exceptions import ImproperlyConfigured
+
+from django_manta import options as task_options
+from django_manta.states import ENDS, GOOD_ENDS, State
+
+#: The runners that exist in this version. The queue chooses the runner.
+RUNNERS: Final = ("inline",)
+
+DEFAULT_RETENTION: Final[dict[str, timedelta | None]] = {
+    state: timedelta(days=7 if state in GOOD_ENDS else 30) for state in sorted(ENDS)
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something wrong with the settings: ``check`` is the id of the system check that reports it."""
+
+    check: str
+    message: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    name: str
+    parse: Callable[[Any], Any]
+    default: Any
+    accepts: str
+    help: str
+
+
+class _Bad(Exception):
+    """A value that a setting refuses, with the sentence that says why."""
+
+
+def _mapping_of(value: Any, what: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise _Bad(f"must be a dict of {what}, not {value!r}")
+    for key in value:
+        if not isinstance(key, str):
+            raise _Bad(f"must have strings as keys, not {key!r}")
+    return value
+
+
+def _task_keywords(value: Any, *, where: str = "") -> dict[str, Any]:
+    kept = {}
+    for name, given in _mapping_of(value, "task keywords").items():
+        prefix = f"{where}: " if where else ""
+        option = task_options.OPTIONS.get(name)
+        if option is not None and not option.in_settings:
+            raise _Bad(f"{prefix}{name!r} cannot be given in settings")
+        try:
+            kept[name] = task_options.parse(name, given)
+        except (TypeError, ValueError) as error:
+            raise _Bad(prefix + str(error).rstrip(".")) from None
+    return kept
+
+
+def _task_options(value: Any) -> dict[str, dict[str, Any]]:
+    tasks = _mapping_of(value, "dotted task paths")
+    return {path: _task_keywords(keywords, where=path) for path, keywords in tasks.items()}
+
+
+def _queue_options(value: Any) -> dict[str, dict[str, Any]]:
+    kept = {}
+    for queue, keywords in _mapping_of(value, "queue names").items():
+        keywords = dict(_mapping_of(keywords, f"options of queue {queue!r}"))
+        runner = keywords.pop("runner", "inline")
+        if runner not in RUNNERS:
+            raise _Bad(f"{queue}: runner must be one of {', '.join(RUNNERS)}, not {runner!r}")
+        kept[queue] = {**_task_keywords(keywords, where=queue), "runner": runner}
+    return kept
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise _Bad(f"must be a name, not {value!r}")
+    return value
+
+
+def _text_or_none(value: Any) -> str | None:
+    return None if value is None else _text(value)
+
+
+def _seconds(value: Any) -> float:
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+        raise _Bad(f"must be seconds (0 or more) or a timedelta, not {value!r}")
+    return float(value)
+
+
+def _dotted_paths(value: Any) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, list | tuple):
+        raise _Bad(f"must be a list of dotted paths, not {value!r}")
+    for path in value:
+        if not isinstance(path, str) or "." not in path:
+            raise _Bad(f"must hold dotted paths such as 'app.middleware.timing', not {path!r}")
+    return tuple(value)
+
+
+def _retention(value: Any) -> dict[str, timedelta | None]:
+    kept = dict(DEFAULT_RETENTION)
+    for state, age in _mapping_of(value, "end states").items():
+        if state not in State.values or State(state) not in ENDS:
+            raise _Bad(f"knows the states {', '.join(sorted(ENDS))}, not {state!r}")
+        if age is not None and not (isinstance(age, timedelta) and age >= timedelta(0)):
+            raise _Bad(f"must give a timedelta or None (keep for ever) for {state}, not {age!r}")
+        kept[state] = age
+    return kept
+
+
+SETTINGS: Final[dict[str, Setting]] = {
+    setting.name: setting
+    for setting in [
+        Setting(
+            "TASK_DEFAULTS",
+            _task_keywords,
+            {},
+            "dict of task keywords",
+            "Options of every task of this backend.",
+        ),
+        Setting(
+            "QUEUE_OPTIONS",
+            _queue_options,
+            {},
+            "dict: queue → task keywords and `runner`",
+            "Options of the tasks of a queue, and the runner it chooses.",
+        ),
+        Setting(
+            "TASK_OPTIONS",
+            _task_options,
+            {},
+            "dict: dotted path → task keywords",
+            "Options of single tasks, for code that is not yours to decorate.",
+        ),
+        Setting(
+            "DATABASE",
+            _text_or_none,
+            None,
+            "alias from DATABASES, or None",
+            "Where manta's tables live. None: where the database routers send them.",
+        ),
+        Setting(
+            "CLUSTER",
+            _text,
+            "default",
+            "name",
+            "Salt of every signature: processes with the same key and another cluster name accept nothing of ours.",
+        ),
+        Setting(
+            "SKEW_SECONDS",
+            _seconds,
+            600.0,
+            "seconds or timedelta",
+            "How long a run that this code cannot verify or find is given back, for a newer release to take, "
+            "before it is FAILED.",
+        ),
+        Setting(
+            "RETENTION",
+            _retention,
+            DEFAULT_RETENTION,
+            "dict: end state → timedelta or None",
+            "How long finished runs are kept. None: for ever.",
+        ),
+        Setting("MIDDLEWARE", _dotted_paths, (), "list of dotted paths", "Wrapped around every execution."),
+        Setting(
+            "ENQUEUE_MIDDLEWARE", _dotted_paths, (), "list of dotted paths", "Wrapped around every enqueue."
+        ),
+    ]
+}
+
+#: Settings of features that do not exist yet: refused, never ignored.
+NOT_BUILT: Final = frozenset(
+    {
+        "ASYNC_SLOTS",
+        "HTTP",
+        "LEASE_SECONDS",
+        "PROCESSES",
+        "RAY",
+        "RECYCLE",
+        "REDACT",
+        "RESULTS",
+        "RUNTIME_ENVS",
+        "SCHEDULES",
+        "STOP_TIMEOUT",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Config:
+    """The settings of one backend alias, checked."""
+
+    task_defaults: dict[str, Any] = field(default_factory=dict)
+    queue_options: dict[str, dict[str, Any]] = field(default_factory=dict)
+    task_options: dict[str, dict[str, Any]] = field(default_factory=dict)
+    database: str | None = None
+    cluster: str = "default"
+    skew_seconds: float = 600.0
+    retention: dict[str, timedelta | None] = field(default_factory=lambda: dict(DEFAULT_RETENTION))
+    middleware: tuple[str, ...] = ()
+    enqueue_middleware: tuple[str, ...] = ()
+
+
+def problems_of(options: Any) -> Iterator[Problem]:
+    """What is wrong with an ``OPTIONS`` dict."""
+    if not isinstance(options, Mapping):
+        yield Problem("E002", f"OPTIONS must be a dict, not {options!r}.", "See the settings page.")
+        return
+    for name, value in options.items():
+        setting = SETTINGS.get(name)
+        if setting is None:
+            yield _unknown(name)
+            continue
+        try:
+            setting.parse(value)
+        except _Bad as bad:
+            yield Problem("E002", f"{name} {bad}.", f"{name} takes: {setting.accepts}.")
+
+
+def _unknown(name: Any) -> Problem:
+    if name in NOT_BUILT:
+        return Problem(
+            "E001",
+            f"Option {name!r} is not supported by this version of django-manta.",
+            "Remove it: an option whose feature does not exist is refused, not ignored.",
+        )
+    close = difflib.get_close_matches(str(name).upper(), SETTINGS, n=1)
+    hint = f"Did you mean {close[0]!r}?" if close else f"Known options: {', '.join(SETTINGS)}."
+    return Problem("E001", f"Unknown option {name!r}.", hint)
+
+
+def read(alias: str, options: Mapping[str, Any]) -> Config:
+    """The configuration of a backend. Raise ImproperlyConfigured with every problem found."""
+    problems = list(problems_of(options))
+    if problems:
+        sentences = " ".join(f"{problem.message} {problem.hint}" for problem in problems)
+        raise ImproperlyConfigured(f"TASKS[{alias!r}]['OPTIONS']: {sentences}")
+    return Config(**{name.lower(): SETTINGS[name].parse(value) for name, value in options.items()})

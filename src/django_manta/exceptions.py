@@ -1,0 +1,66 @@
+"""
+What can go wrong, by name.
+
+The classes of the first group also name ends of a run: a run that ended badly without an
+exception of its own carries a ``TaskError`` whose class is one of these.
+"""
+
+from django.core.exceptions import SuspiciousOperation
+from django.tasks.exceptions import TaskException
+
+
+class TaskTimeout(TimeoutError):
+    """
+    The task ran longer than its ``timeout``.
+
+    An OSError by inheritance, as ``TimeoutError`` is; ``retry_on=[OSError]`` does not match it,
+    only naming it (or ``TimeoutError``) does.
+    """
+
+
+class TaskCancelled(BaseException):
+    """
+    The run was cancelled.
+
+    Not an Exception, so that a task's ``except Exception`` does not swallow it.
+    """
+
+
+class TaskCrashed(TaskException):
+    """The process that executed the run died under it."""
+
+
+class TaskLost(TaskException):
+    """The executions of the run vanished more often than ``max_losses`` allows."""
+
+
+class TaskExpired(TaskException):
+    """The run did not start before it expired."""
+
+
+class TaskQuarantined(TaskException):
+    """The run killed its executors too often and is kept away from them."""
+
+
+class UpstreamFailed(TaskException):
+    """A run that this one waited for ended badly."""
+
+
+class BadTaskSignature(SuspiciousOperation):
+    """The row was not written by this project: its signature does not match what it asks to run."""
+
+
+class TaskNotFound(TaskException, LookupError):
+    """The run names a task, or a backend alias, that this code does not have."""
+
+
+class UnstorableOutcome(TaskException):
+    """The database refused to store what the attempt ended with."""
+
+
+class WrongKey(TaskException):
+    """This process signs with another key than the rest of its cluster."""
+
+
+class LostLease(TaskException):
+    """The run no longer belongs to this execution; whatever it did last was not recorded."""

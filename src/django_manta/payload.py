@@ -1,0 +1,222 @@
+"""
+What travels in a row: JSON text, exactly as encoded, and the signature that vouches for it.
+
+Encoding is strict at the door. Whatever would come back different from what went in (NaN, integer
+keys), or could not be stored at all (NUL, lone surrogates), is refused with the place inside the
+structure, so that nothing is changed in silence and nothing fails later in a worker.
+
+Signing is Django's (``SECRET_KEY`` with its fallbacks), salted with the cluster's name. The
+signature covers everything in the row that decides what runs and how: a row written or altered by
+hand runs nothing.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from math import isfinite
+from typing import Any
+
+from django.core.signing import Signer
+from django.utils.crypto import constant_time_compare, salted_hmac
+
+type Json = None | bool | int | float | str | list[Json] | dict[str, Json]
+
+#: Deeper structures are refused: json, and every tool that reads the row, recurses.
+MAX_DEPTH = 200
+
+#: What the signed message is made of. A new kind of content gets a new version.
+SIGNATURE_VERSION = "1"
+
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+
+
+class _Refusal(Exception):
+    """Carries the path from the refused value outwards while the walk unwinds."""
+
+    def __init__(self, error: type[Exception], reason: str) -> None:
+        super().__init__(reason)
+        self.error = error
+        self.reason = reason
+        self.path: list[str] = []
+
+
+def normalize(value: Any, place: str = "value") -> Any:
+    """
+    The JSON-compatible copy of ``value`` that a reader of the stored text will get back.
+
+    Tuples and other sequences become lists, mappings become dicts, UTF-8 bytes become text, as in
+    Django's own backends. Raise TypeError or ValueError naming the place of what cannot be kept.
+    """
+    try:
+        return _normalize(value, 0)
+    except _Refusal as refusal:
+        where = place + "".join(reversed(refusal.path))
+        raise refusal.error(f"{refusal.reason} (at {where})") from None
+
+
+def encode(value: Any, place: str = "value") -> str:
+    """``value`` as JSON text. Raise TypeError or ValueError as ``normalize`` does."""
+    return dump(normalize(value, place), place)
+
+
+def dump(normalized: Any, place: str = "value") -> str:
+    """JSON text of what ``normalize`` returned."""
+    try:
+        return _encode(normalized)
+    except ValueError as error:
+        # An integer of more digits than Python converts (sys.set_int_max_str_digits).
+        raise ValueError(f"Unsupported value: {error} (in {place})") from None
+
+
+def decode(text: str) -> Any:
+    """The value of a stored JSON text."""
+    return json.loads(text)
+
+
+def encode_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any], str]:
+    """Normalized arguments, and the text of both as stored: ``[[…], {…}]``."""
+    if isinstance(args, (str, bytes, Mapping)) or not isinstance(args, Sequence):
+        raise TypeError(f"args must be a list or tuple of positional arguments, not {args!r}.")
+    if not isinstance(kwargs, Mapping):
+        raise TypeError(f"kwargs must be a mapping of keyword arguments, not {kwargs!r}.")
+    kept_args: list[Any] = normalize(args, "args")
+    kept_kwargs: dict[str, Any] = normalize(kwargs, "kwargs")
+    return kept_args, kept_kwargs, dump([kept_args, kept_kwargs], "arguments")
+
+
+def decode_arguments(text: str) -> tuple[list[Any], dict[str, Any]]:
+    args, kwargs = json.loads(text)
+    return args, kwargs
+
+
+def _normalize(value: Any, depth: int) -> Any:
+    kind = type(value)
+    if kind is str:
+        return _checked_text(value)
+    if value is None or kind is bool or kind is int:
+        return value
+    if kind is float:
+        if not isfinite(value):
+            raise _Refusal(ValueError, f"Unsupported value: {value} has no place in JSON")
+        return value
+    if depth >= MAX_DEPTH:
+        raise _Refusal(ValueError, f"Unsupported value: nested more than {MAX_DEPTH} deep, or inside itself")
+    if kind is list or kind is tuple:
+        return _normalize_items(value, depth)
+    if kind is dict:
+        return _normalize_mapping(value, depth)
+    return _normalize_unusual(value, depth)
+
+
+def _normalize_items(items: Sequence[Any], depth: int) -> list[Any]:
+    kept = []
+    index = 0
+    try:
+        for index, item in enumerate(items):  # noqa: B007 (the refusal below names it)
+            kept.append(_normalize(item, depth + 1))
+    except _Refusal as refusal:
+        refusal.path.append(f"[{index}]")
+        raise
+    return kept
+
+
+def _normalize_mapping(mapping: Mapping[Any, Any], depth: int) -> dict[str, Any]:
+    kept = {}
+    key: Any = None
+    try:
+        for key, item in mapping.items():
+            if not isinstance(key, str):
+                raise _Refusal(
+                    TypeError, f"Unsupported type: key {key!r} is {type(key)}, and JSON keys are strings"
+                )
+            kept[_checked_text(str.__str__(key))] = _normalize(item, depth + 1)
+    except _Refusal as refusal:
+        refusal.path.append(f"[{_short(key)}]")
+        raise
+    return kept
+
+
+def _normalize_unusual(value: Any, depth: int) -> Any:
+    """Subclasses of the plain types, and the other collections Django's backends accept."""
+    match value:
+        case Mapping():
+            return _normalize_mapping(value, depth)
+        case bytes():
+            try:
+                return _checked_text(value.decode())
+            except UnicodeDecodeError:
+                raise _Refusal(ValueError, f"Unsupported value: {type(value)} that is not UTF-8") from None
+        case str():
+            return _checked_text(str.__str__(value))
+        case int():
+            return int.__int__(value)
+        case float():
+            return _normalize(float.__float__(value), depth)
+        case Sequence():
+            return _normalize_items(value, depth)
+        case _:
+            raise _Refusal(TypeError, f"Unsupported type: {type(value)}")
+
+
+def _checked_text(text: str) -> str:
+    if "\0" in text:
+        raise _Refusal(ValueError, "Unsupported value: text with a NUL character")
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise _Refusal(ValueError, "Unsupported value: text with a lone surrogate") from None
+    return text
+
+
+def _short(key: Any) -> str:
+    text = repr(key)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+class Seal:
+    """Signs and verifies what a cluster stores. Django's signing, one salt per cluster and purpose."""
+
+    def __init__(self, cluster: str) -> None:
+        self.cluster = cluster
+        self._runs = Signer(salt=f"django_manta.run.{cluster}")
+        self._results = Signer(salt=f"django_manta.result.{cluster}")
+
+    def sign_run(self, run_id: str, task: str, arguments: str, overrides: str) -> str:
+        return self._runs.signature(_run_message(run_id, task, arguments, overrides))
+
+    def run_is_genuine(self, signature: str, run_id: str, task: str, arguments: str, overrides: str) -> bool:
+        return _verify(self._runs, signature, _run_message(run_id, task, arguments, overrides))
+
+    def sign_result(self, run_id: str, result: str) -> str:
+        return self._results.signature(_result_message(run_id, result))
+
+    def result_is_genuine(self, signature: str, run_id: str, result: str) -> bool:
+        return _verify(self._results, signature, _result_message(run_id, result))
+
+    @property
+    def fingerprint(self) -> str:
+        """Names the signing key without revealing it."""
+        return self._fingerprint(self._runs.key)
+
+    @property
+    def accepted_fingerprints(self) -> list[str]:
+        """Of the signing key and of every key whose signatures are still accepted."""
+        return [self._fingerprint(key) for key in [self._runs.key, *self._runs.fallback_keys]]
+
+    def _fingerprint(self, key: str | bytes) -> str:
+        salt = f"django_manta.fingerprint.{self.cluster}"
+        return salted_hmac(salt, "fingerprint", secret=key, algorithm="sha256").hexdigest()[:16]
+
+
+def _run_message(run_id: str, task: str, arguments: str, overrides: str) -> str:
+    # The lengths keep two fields from trading characters: no content can imitate a boundary.
+    return f"{SIGNATURE_VERSION}:{run_id}:{len(task)}:{task}:{len(overrides)}:{overrides}:{arguments}"
+
+
+def _result_message(run_id: str, result: str) -> str:
+    return f"{SIGNATURE_VERSION}:{run_id}:{result}"
+
+
+def _verify(signer: Signer, signature: str, message: str) -> bool:
+    keys = [signer.key, *signer.fallback_keys]
+    return any(constant_time_compare(signature, signer.signature(message, key)) for key in keys)

@@ -1,0 +1,148 @@
+"""
+The states of a run, the outcomes of an attempt, and the moves between them.
+
+::
+
+                       enqueue
+         ┌───────┬────────┴───────┬─────────┐
+         ▼       ▼                ▼         ▼
+       HELD  SCHEDULED ─due──▶  READY    WAITING (for other runs)
+         │       │               │ ▲        │
+         └─release──────────────▶│ │◀─ready─┘
+                                 │ │
+                           claim │ │ returned, interrupted, or a retry that need not wait
+                                 ▼ │          (a retry that must wait goes to SCHEDULED)
+                               RUNNING ──cancel──▶ CANCELLING
+                                 │                     │
+        ┌──────────┬─────────┬───┴────────┐            ├─ success ──▶ SUCCESSFUL
+        ▼          ▼         ▼            ▼            └─ all else ─▶ CANCELLED
+    SUCCESSFUL   FAILED    LOST      QUARANTINED
+
+    Ends reached without running: CANCELLED (cancel), EXPIRED (never started in time),
+    UPSTREAM_FAILED (a precondition ended badly).
+
+    Every bad end ──retry by an operator──▶ READY, with a fresh budget.
+
+The database row is authoritative: these tables say which moves are allowed, the statements in
+``django_manta/ledger`` make them, and nothing else writes ``state``. Whether a run was told to
+cancel is only known when it is settled, so the last two lines of ``after()`` are repeated in the
+settling statement; a test holds the two together.
+"""
+
+from django.db.models import TextChoices
+from django.tasks import TaskResultStatus
+from django.utils.translation import pgettext_lazy
+
+
+class State(TextChoices):
+    HELD = "HELD", pgettext_lazy("run state", "held")
+    SCHEDULED = "SCHEDULED", pgettext_lazy("run state", "scheduled")
+    WAITING = "WAITING", pgettext_lazy("run state", "waiting")
+    READY = "READY", pgettext_lazy("run state", "ready")
+    RUNNING = "RUNNING", pgettext_lazy("run state", "running")
+    CANCELLING = "CANCELLING", pgettext_lazy("run state", "cancelling")
+    SUCCESSFUL = "SUCCESSFUL", pgettext_lazy("run state", "successful")
+    FAILED = "FAILED", pgettext_lazy("run state", "failed")
+    CANCELLED = "CANCELLED", pgettext_lazy("run state", "cancelled")
+    LOST = "LOST", pgettext_lazy("run state", "lost")
+    EXPIRED = "EXPIRED", pgettext_lazy("run state", "expired")
+    QUARANTINED = "QUARANTINED", pgettext_lazy("run state", "quarantined")
+    UPSTREAM_FAILED = "UPSTREAM_FAILED", pgettext_lazy("run state", "upstream failed")
+
+
+class Outcome(TextChoices):
+    SUCCESSFUL = "SUCCESSFUL", pgettext_lazy("attempt outcome", "successful")
+    FAILED = "FAILED", pgettext_lazy("attempt outcome", "failed")
+    TIMED_OUT = "TIMED_OUT", pgettext_lazy("attempt outcome", "timed out")
+    CANCELLED = "CANCELLED", pgettext_lazy("attempt outcome", "cancelled")
+    CRASHED = "CRASHED", pgettext_lazy("attempt outcome", "crashed")
+    LOST = "LOST", pgettext_lazy("attempt outcome", "lost")
+    RETURNED = "RETURNED", pgettext_lazy("attempt outcome", "returned")
+    INTERRUPTED = "INTERRUPTED", pgettext_lazy("attempt outcome", "interrupted")
+    DEFERRED = "DEFERRED", pgettext_lazy("attempt outcome", "deferred")
+    DELEGATED = "DELEGATED", pgettext_lazy("attempt outcome", "delegated")
+
+
+#: A worker owns the run.
+OWNED = frozenset({State.RUNNING, State.CANCELLING})
+
+#: Nothing of the run has started; it can be cancelled or held at once.
+PENDING = frozenset({State.HELD, State.SCHEDULED, State.WAITING, State.READY})
+
+GOOD_ENDS = frozenset({State.SUCCESSFUL})
+BAD_ENDS = frozenset(
+    {State.FAILED, State.CANCELLED, State.LOST, State.EXPIRED, State.QUARANTINED, State.UPSTREAM_FAILED}
+)
+ENDS = GOOD_ENDS | BAD_ENDS
+
+#: Which state may follow which. Everything else is a bug that ``fsck`` or a test must find.
+MOVES: dict[State, frozenset[State]] = {
+    State.HELD: frozenset({State.SCHEDULED, State.WAITING, State.READY, State.CANCELLED, State.EXPIRED}),
+    State.SCHEDULED: frozenset({State.READY, State.HELD, State.CANCELLED, State.EXPIRED}),
+    State.WAITING: frozenset(
+        {
+            State.READY,
+            State.SCHEDULED,
+            State.HELD,
+            State.CANCELLED,
+            State.EXPIRED,
+            State.UPSTREAM_FAILED,
+            State.SUCCESSFUL,
+            State.FAILED,
+        }
+    ),
+    State.READY: frozenset({State.RUNNING, State.HELD, State.WAITING, State.CANCELLED, State.EXPIRED}),
+    State.RUNNING: frozenset(
+        {
+            State.SUCCESSFUL,
+            State.FAILED,
+            State.LOST,
+            State.QUARANTINED,
+            State.READY,
+            State.SCHEDULED,
+            State.WAITING,
+            State.CANCELLING,
+        }
+    ),
+    State.CANCELLING: frozenset({State.SUCCESSFUL, State.CANCELLED}),
+    State.SUCCESSFUL: frozenset(),
+    **{end: frozenset({State.READY}) for end in BAD_ENDS},
+}
+
+#: Where a settled attempt may leave its run, provided nobody asked to cancel it.
+AFTER_OUTCOME: dict[Outcome, frozenset[State]] = {
+    Outcome.SUCCESSFUL: frozenset({State.SUCCESSFUL}),
+    Outcome.FAILED: frozenset({State.FAILED, State.READY, State.SCHEDULED}),
+    Outcome.TIMED_OUT: frozenset({State.FAILED, State.READY, State.SCHEDULED}),
+    Outcome.CRASHED: frozenset({State.QUARANTINED, State.READY, State.SCHEDULED}),
+    Outcome.LOST: frozenset({State.LOST, State.READY, State.SCHEDULED}),
+    Outcome.RETURNED: frozenset({State.READY, State.SCHEDULED}),
+    Outcome.INTERRUPTED: frozenset({State.READY, State.SCHEDULED}),
+}
+
+#: Outcomes whose attempt never started user code: they do not count as attempts.
+UNSTARTED = frozenset({Outcome.RETURNED})
+
+#: Outcomes that use up ``max_attempts``.
+CHARGED = frozenset({Outcome.FAILED, Outcome.TIMED_OUT})
+
+#: A run whose executors died under it this often is quarantined.
+CRASHES_TO_QUARANTINE = 3
+
+
+def after(state: State, outcome: Outcome, wanted: State) -> State:
+    """Where a run in ``state`` stands after ``outcome``, whose executor wanted ``wanted`` next."""
+    if state is State.CANCELLING and outcome is not Outcome.SUCCESSFUL:
+        return State.CANCELLED
+    return wanted
+
+
+def status_of(state: State) -> TaskResultStatus:
+    """The status Django's own Tasks API shows for a state."""
+    if state in OWNED:
+        return TaskResultStatus.RUNNING
+    if state in GOOD_ENDS:
+        return TaskResultStatus.SUCCESSFUL
+    if state in BAD_ENDS:
+        return TaskResultStatus.FAILED
+    return TaskResultStatus.READY
