@@ -1,0 +1,337 @@
+"""
+The ledger's interface: what can be done to runs, in the vocabulary of the project.
+
+A method is a statement, or a constant number of them, whatever the size of its batch. The
+database's clock decides everywhere; no method takes the time of the calling machine.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from itertools import batched
+from json import dumps
+from typing import Any
+from uuid import UUID
+
+from django.db import DataError, IntegrityError
+
+from django_manta.exceptions import WrongKey
+from django_manta.ledger import rows
+from django_manta.ledger.records import (
+    AttemptRecord,
+    Claimed,
+    Enqueued,
+    NewRun,
+    Orphan,
+    RunRecord,
+    Settled,
+    Settlement,
+    WorkerRecord,
+    plain,
+)
+from django_manta.ledger.session import DjangoSession, Session
+from django_manta.payload import Seal
+from django_manta.states import ENDS, State
+
+#: Rows per INSERT: large enough to drown the round trip, small enough for one message.
+ENQUEUE_BATCH = 2_000
+
+_LONG_AGO = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """One step of retention: what went, what could not go, and where the next step begins."""
+
+    deleted: int
+    refused: tuple[UUID, ...]
+    next: tuple[datetime, UUID] | None
+
+
+class Ledger:
+    """Every move of a run, through one session."""
+
+    def __init__(self, session: Session | None = None) -> None:
+        self.session = session or DjangoSession()
+        self.dialect = self.session.dialect
+
+    # -- enqueue ---------------------------------------------------------------------------------
+
+    def enqueue(self, runs: Sequence[NewRun]) -> list[Enqueued]:
+        """Insert runs: one statement a batch, in the caller's transaction, locking nothing else."""
+        if len(runs) <= ENQUEUE_BATCH:
+            return self._enqueue(runs)
+        with self.session.transaction():
+            return [enqueued for batch in batched(runs, ENQUEUE_BATCH) for enqueued in self._enqueue(batch)]
+
+    def _enqueue(self, runs: Sequence[NewRun]) -> list[Enqueued]:
+        if not runs:
+            return []
+        asked = dumps([rows.new_row(self.dialect, run) for run in runs])
+        found = {}
+        for row in self.session.rows("enqueue", {"runs": asked}):
+            one = rows.enqueued(self.dialect, row)
+            found[one.id] = one
+        return [found[run.id] for run in runs]
+
+    # -- the path of a run -----------------------------------------------------------------------
+
+    def claim(self, worker: str, queues: Sequence[str], limit: int) -> list[Claimed]:
+        """
+        Take up to ``limit`` ready runs of ``queues`` for ``worker``, in one statement.
+
+        The queues take turns, so that none starves another; within a queue it is priority, then
+        deadline, then first come. A second statement fetches history only for runs that have any.
+        """
+        if not queues or limit < 1:
+            return []
+        params = {"worker": worker, "queues": self.dialect.listing(queues), "limit": limit}
+        claims = [rows.claimed(self.dialect, row) for row in self.session.rows("claim", params)]
+        tried = [claim.id for claim in claims if claim.attempts > 1]
+        if tried:
+            claims = rows.with_history(claims, self.history(tried))
+        return rows.in_turns(claims, queues)
+
+    def settle(self, settlements: Iterable[Settlement], worker: str | None = None) -> Settled:
+        """
+        Move the runs of ended executions and append their attempts.
+
+        Fenced by id, token and, for a worker's settlement, ``worker``; an executor that settles
+        itself gives None. What the database refuses to store is found by halving the batch and
+        settled as a failure, so that one bad outcome never takes its neighbours with it.
+        """
+        batch = list({settlement.token: settlement for settlement in settlements}.values())
+        if not batch:
+            return Settled()
+        moved = self._settle_or_halve(batch, worker)
+        missing = [settlement for settlement in batch if settlement.token not in moved]
+        if not missing:
+            return Settled(moved)
+        standing = self._standing(missing, worker)
+        busy = frozenset(settlement.token for settlement in missing if settlement.token in standing)
+        gone = frozenset(settlement.token for settlement in missing if settlement.token not in standing)
+        return Settled(moved, gone, busy)
+
+    def _settle_or_halve(self, batch: list[Settlement], worker: str | None) -> dict[int, State]:
+        try:
+            with self.session.transaction():
+                return self._settle(batch, worker)
+        except (DataError, UnicodeError) as error:
+            if len(batch) == 1:
+                return self._settle([rows.unstorable(batch[0], error)], worker)
+            half = len(batch) // 2
+            moved = self._settle_or_halve(batch[:half], worker)
+            return moved | self._settle_or_halve(batch[half:], worker)
+
+    def _settle(self, batch: list[Settlement], worker: str | None) -> dict[int, State]:
+        params = {"settlements": dumps([rows.settlement_row(one) for one in batch]), "worker": worker}
+        if self.dialect.name == "sqlite":
+            self.session.run("settle_attempts", params)
+        return {token: State(state) for token, state in self.session.rows("settle", params)}
+
+    def _standing(self, settlements: list[Settlement], worker: str | None) -> set[int]:
+        """The tokens that are still in force, now that the batch has been tried."""
+        return {
+            run.token
+            for run in self.fetch([settlement.run_id for settlement in settlements], history=False)
+            if run.token is not None and (worker is None or run.worker == worker)
+        }
+
+    # -- keeping the house -----------------------------------------------------------------------
+
+    def promote(self, limit: int = 1_000, *, ahead: timedelta = timedelta(0)) -> int:
+        """Make ready what is due (or will be, within ``ahead``). How many."""
+        return len(self.session.rows("promote", {"limit": limit, "ahead": ahead.total_seconds()}))
+
+    def next_due(self) -> timedelta | None:
+        """How long until the next scheduled run is due, or None if nothing is scheduled."""
+        [[seconds]] = self.session.rows("next_due", {})
+        return None if seconds is None else timedelta(seconds=seconds)
+
+    def expire(self, limit: int = 1_000) -> list[UUID]:
+        """End what did not start in time."""
+        return [self.dialect.read_id(row[0]) for row in self.session.rows("expire", {"limit": limit})]
+
+    def prune(
+        self,
+        state: State,
+        age: timedelta,
+        *,
+        limit: int = 1_000,
+        after: tuple[datetime, UUID] | None = None,
+    ) -> Pruned:
+        """
+        Delete up to ``limit`` runs that ended in ``state`` longer than ``age`` ago.
+
+        A row that cannot be deleted (a foreign key of yours protects it) is reported and passed
+        over; ``after``, from the step before, keeps the next step from meeting it again.
+        """
+        if state not in ENDS:
+            raise ValueError(f"Only finished runs can be pruned, not {state}.")
+        after_time, after_id = after or (_LONG_AGO, UUID(int=0))
+        found = self.session.rows(
+            "prunable",
+            {
+                "state": state.value,
+                "age": age.total_seconds(),
+                "after_time": self.dialect.moment(after_time),
+                "after_id": after_id.hex,
+                "limit": limit,
+            },
+        )
+        ids = [self.dialect.read_id(row[0]) for row in found]
+        refused: list[UUID] = []
+        deleted = self._delete(ids, refused) if ids else 0
+        last = (self.dialect.read_moment(found[-1][1]), ids[-1]) if len(found) == limit else None
+        return Pruned(deleted, tuple(refused), last)
+
+    def _delete(self, ids: list[UUID], refused: list[UUID]) -> int:
+        params = {"ids": self._listed(ids)}
+        try:
+            with self.session.transaction():
+                gone = self.session.rows("delete", params)
+                if self.dialect.name == "sqlite":
+                    self.session.run("delete_attempts", params)
+                else:
+                    self.session.run("constraints", {})
+                return len(gone)
+        except IntegrityError:
+            if len(ids) == 1:
+                refused.extend(ids)
+                return 0
+            half = len(ids) // 2
+            return self._delete(ids[:half], refused) + self._delete(ids[half:], refused)
+
+    # -- what a person decides -------------------------------------------------------------------
+
+    def cancel(self, ids: Iterable[UUID], reason: str = "") -> dict[UUID, State]:
+        """Cancel runs: pending ones at once, running ones by way of CANCELLING. The states reached."""
+        return self._act("cancel", ids, reason=reason or "It was cancelled.")
+
+    def hold(self, ids: Iterable[UUID], reason: str = "") -> dict[UUID, State]:
+        """Keep pending runs back until they are released."""
+        return self._act("hold", ids, reason=reason or "It is held.")
+
+    def release(self, ids: Iterable[UUID]) -> dict[UUID, State]:
+        """Let held runs go."""
+        return self._act("release", ids)
+
+    def retry(self, ids: Iterable[UUID]) -> dict[UUID, State]:
+        """Make runs that ended badly ready again, with a fresh budget."""
+        return self._act("retry", ids)
+
+    def _act(self, verb: str, ids: Iterable[UUID], **params: str) -> dict[UUID, State]:
+        reached = self.session.rows(verb, {"ids": self._listed(ids), **params})
+        return {self.dialect.read_id(run_id): State(state) for run_id, state in reached}
+
+    def pause(self, queue: str) -> None:
+        """No worker claims from ``queue`` until it is resumed."""
+        self.session.run("pause", {"queue": queue})
+
+    def resume(self, queue: str) -> bool:
+        """Whether ``queue`` was paused; it no longer is."""
+        return bool(self.session.rows("resume", {"queue": queue}))
+
+    # -- workers and their leases ----------------------------------------------------------------
+
+    def register(self, worker: WorkerRecord) -> datetime:
+        params = plain(worker) | {"queues": dumps(list(worker.queues))}
+        [[seen_at]] = self.session.rows("register", params)
+        return self.dialect.read_moment(seen_at)
+
+    def beat(self, worker: str) -> datetime | None:
+        """Renew a lease: when, or None if it was marked lost."""
+        renewed = self.session.rows("beat", {"id": worker})
+        return self.dialect.read_moment(renewed[0][0]) if renewed else None
+
+    def mark_lost(self, worker: str, seen_at: datetime) -> bool:
+        """Declare a lease lost, provided it is still as it was seen. Whether it is lost now."""
+        params = {"id": worker, "seen_at": self.dialect.moment(seen_at)}
+        return bool(self.session.rows("mark_lost", params))
+
+    def leave(self, worker: str) -> bool:
+        """Remove a worker that holds nothing. Whether it held nothing."""
+        return bool(self.session.rows("leave", {"id": worker}))
+
+    def orphans(self, worker: str | None = None, limit: int = 1_000) -> list[Orphan]:
+        """What lost or vanished workers (or ``worker``, if it is one of them) still hold."""
+        held = self.session.rows("orphans", {"worker": worker, "limit": limit})
+        return [Orphan(self.dialect.read_id(row[0]), *row[1:]) for row in held]
+
+    def recover(
+        self, max_losses: Callable[[Orphan], int], worker: str | None = None, limit: int = 1_000
+    ) -> Settled:
+        """
+        Settle as LOST what lost workers held: ready again, or LOST for good past ``max_losses``.
+
+        Fenced like every settlement, by the token: an execution that settled itself meanwhile, or
+        was adopted, is left alone.
+        """
+        orphans = self.orphans(worker, limit)
+        return self.settle(rows.loss(orphan, max_losses(orphan)) for orphan in orphans)
+
+    def adopt(self, executions: Iterable[tuple[UUID, int]], former: str, worker: str) -> set[int]:
+        """Executions change hands: the token survives, the owner changes. The tokens taken over."""
+        wanted = dumps([{"run_id": run_id.hex, "token": token} for run_id, token in executions])
+        taken = self.session.rows("adopt", {"executions": wanted, "former": former, "worker": worker})
+        return {row[0] for row in taken}
+
+    def check_key(self, seal: Seal) -> None:
+        """Raise WrongKey if this process signs with a key that its cluster does not know."""
+        self.session.run("remember_key", {"cluster": seal.cluster, "fingerprint": seal.fingerprint})
+        [[stored]] = self.session.rows("read_key", {"cluster": seal.cluster})
+        if stored == seal.fingerprint:
+            return
+        if stored not in seal.accepted_fingerprints:
+            raise WrongKey(
+                f"Cluster {seal.cluster!r} signs with key {stored}, this process with {seal.fingerprint}: it "
+                "could verify nothing. Give it the cluster's SECRET_KEY, or put the former key into "
+                "SECRET_KEY_FALLBACKS to rotate it."
+            )
+        self.session.rows(
+            "rotate_key", {"cluster": seal.cluster, "fingerprint": seal.fingerprint, "former": stored}
+        )
+
+    # -- what an execution tells while it runs ---------------------------------------------------
+
+    def save_progress(self, run_id: UUID, token: int, progress: str) -> bool:
+        """Whether the execution still holds its run."""
+        params = {"id": run_id.hex, "token": token, "progress": progress}
+        return bool(self.session.rows("save_progress", params))
+
+    def save_metadata(self, run_id: UUID, token: int, metadata: str) -> bool:
+        """Whether the execution still holds its run."""
+        params = {"id": run_id.hex, "token": token, "metadata": metadata}
+        return bool(self.session.rows("save_metadata", params))
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def fetch(self, ids: Iterable[UUID], *, history: bool = True) -> list[RunRecord]:
+        """The runs that exist among ``ids``, in that order: one statement, and one for their history."""
+        ids = list(ids)
+        records = [
+            rows.run_record(self.dialect, row)
+            for row in self.session.rows("fetch", {"ids": self._listed(ids)})
+        ]
+        histories = self.history([record.id for record in records]) if history else {}
+        found = {record.id: replace(record, history=histories.get(record.id, ())) for record in records}
+        return [found[run_id] for run_id in ids if run_id in found]
+
+    def ready_queues(self) -> list[str]:
+        """The queues that have ready runs, at the cost of one index step each."""
+        return [row[0] for row in self.session.rows("ready_queues", {})]
+
+    def history(self, ids: Iterable[UUID]) -> dict[UUID, tuple[AttemptRecord, ...]]:
+        """The ended attempts of runs, oldest first."""
+        ids = list(ids)
+        if not ids:
+            return {}
+        grouped: dict[UUID, list[AttemptRecord]] = {}
+        for row in self.session.rows("history", {"ids": self._listed(ids)}):
+            grouped.setdefault(self.dialect.read_id(row[0]), []).append(
+                rows.attempt_record(self.dialect, row)
+            )
+        return {run_id: tuple(attempts) for run_id, attempts in grouped.items()}
+
+    def _listed(self, ids: Iterable[UUID]) -> Any:
+        return self.dialect.listing([run_id.hex for run_id in ids])

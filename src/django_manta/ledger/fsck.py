@@ -1,0 +1,50 @@
+"""
+Checks that the ledger's invariants hold, and repairs what can be repaired by rule.
+
+Reading takes one snapshot and no locks. Repairing goes check by check, each a statement named
+after it that looks again before it changes anything: between the look and the repair the row may
+have moved on.
+"""
+
+from uuid import UUID
+
+from django_manta.ledger.book import Ledger
+from django_manta.ledger.records import Finding
+
+#: What can be put right by a statement named after the check; the rest needs a person.
+REPAIRABLE = (
+    "owned-without-token",
+    "token-without-owner",
+    "end-without-finish",
+    "finish-without-end",
+    "scheduled-without-date",
+    "date-without-schedule",
+    "attempts-miscounted",
+    "attempt-without-run",
+)
+
+
+def check(ledger: Ledger, limit: int = 1_000) -> list[Finding]:
+    """Every broken invariant, up to ``limit``. An empty list is a clean ledger."""
+    rows = ledger.session.rows("fsck", {"limit": limit})
+    return [Finding(name, ledger.dialect.read_id(run_id), detail) for name, run_id, detail in rows]
+
+
+def repair(ledger: Ledger, limit: int = 1_000) -> list[Finding]:
+    """Check, repair what can be, and tell of each finding whether it was."""
+    findings = check(ledger, limit)
+    mended: dict[str, set[UUID]] = {}
+    for name in REPAIRABLE:
+        ids = sorted({finding.run_id for finding in findings if finding.check == name and finding.run_id})
+        if ids:
+            rows = ledger.session.rows(
+                "repair_" + name.replace("-", "_"),
+                {"ids": ledger.dialect.listing([run_id.hex for run_id in ids])},
+            )
+            mended[name] = {ledger.dialect.read_id(row[0]) for row in rows}
+    return [
+        Finding(
+            finding.check, finding.run_id, finding.detail, finding.run_id in mended.get(finding.check, set())
+        )
+        for finding in findings
+    ]

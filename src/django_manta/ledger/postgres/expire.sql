@@ -1,0 +1,21 @@
+-- End what did not start in time. Runs that ever started do not expire.
+WITH late AS (
+    SELECT id
+    FROM manta_run
+    WHERE
+        state IN ('HELD', 'SCHEDULED', 'WAITING', 'READY')
+        AND expires_at <= statement_timestamp()
+        AND attempts = 0
+    ORDER BY expires_at
+    LIMIT %(limit)s
+    FOR UPDATE SKIP LOCKED
+)
+UPDATE manta_run AS run
+SET
+    state = 'EXPIRED',
+    due_at = NULL,
+    finished_at = statement_timestamp(),
+    reason = 'It did not start before it expired.'
+FROM late
+WHERE run.id = late.id
+RETURNING run.id

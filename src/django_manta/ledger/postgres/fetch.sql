@@ -1,0 +1,31 @@
+-- Runs as they stand.
+SELECT
+    id,
+    task,
+    backend,
+    queue,
+    priority,
+    state,
+    arguments,
+    overrides,
+    metadata::text,
+    progress::text,
+    result,
+    result_signature,
+    reason,
+    enqueued_at,
+    run_after,
+    due_at,
+    deadline,
+    expires_at,
+    started_at,
+    last_attempted_at,
+    finished_at,
+    worker,
+    token,
+    attempts,
+    failures,
+    crashes,
+    losses
+FROM manta_run
+WHERE id = ANY(%(ids)s::uuid[])

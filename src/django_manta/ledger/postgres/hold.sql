@@ -1,0 +1,18 @@
+-- Keep runs back until a person releases them. Their due date stays.
+WITH chosen AS (
+    SELECT id
+    FROM manta_run
+    WHERE id = ANY(%(ids)s::uuid[]) AND state IN ('SCHEDULED', 'WAITING', 'READY')
+    -- In one order everywhere, so that two batches cannot wait for each other in a circle.
+    ORDER BY id
+    FOR UPDATE
+)
+UPDATE manta_run AS run
+SET
+    state = 'HELD',
+    reason = %(reason)s
+FROM chosen
+WHERE run.id = chosen.id
+RETURNING
+    run.id,
+    run.state

@@ -1,0 +1,18 @@
+-- What workers whose lease is lost, or that are gone, still hold.
+SELECT
+    run.id,
+    run.token,
+    run.task,
+    run.backend,
+    run.queue,
+    run.overrides,
+    run.losses,
+    run.worker
+FROM manta_run AS run
+LEFT JOIN manta_worker AS worker ON worker.id = run.worker
+WHERE
+    run.state IN ('RUNNING', 'CANCELLING')
+    AND (worker.id IS NULL OR worker.lost_at IS NOT NULL)
+    AND (%(worker)s::text IS NULL OR run.worker = %(worker)s::text)
+ORDER BY run.id
+LIMIT %(limit)s

@@ -1,0 +1,26 @@
+-- A worker begins.
+INSERT INTO manta_worker (
+    id,
+    name,
+    host,
+    pid,
+    version,
+    cluster,
+    queues,
+    runner,
+    started_at,
+    seen_at
+)
+VALUES (
+    %(id)s,
+    %(name)s,
+    %(host)s,
+    %(pid)s,
+    %(version)s,
+    %(cluster)s,
+    %(queues)s::jsonb,
+    %(runner)s,
+    statement_timestamp(),
+    statement_timestamp()
+)
+RETURNING seen_at

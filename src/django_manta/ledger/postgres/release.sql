@@ -1,0 +1,19 @@
+-- Let held runs go: to wait for their due date, or straight to the ready ones.
+WITH chosen AS (
+    SELECT id
+    FROM manta_run
+    WHERE id = ANY(%(ids)s::uuid[]) AND state = 'HELD'
+    -- In one order everywhere, so that two batches cannot wait for each other in a circle.
+    ORDER BY id
+    FOR UPDATE
+)
+UPDATE manta_run AS run
+SET
+    state = CASE WHEN run.due_at > statement_timestamp() THEN 'SCHEDULED' ELSE 'READY' END,
+    due_at = CASE WHEN run.due_at > statement_timestamp() THEN run.due_at END,
+    reason = ''
+FROM chosen
+WHERE run.id = chosen.id
+RETURNING
+    run.id,
+    run.state

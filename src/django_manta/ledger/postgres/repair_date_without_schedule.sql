@@ -1,0 +1,6 @@
+-- fsck --repair: date-without-schedule.
+UPDATE manta_run
+SET
+    due_at = NULL
+WHERE id = ANY(%(ids)s::uuid[]) AND state NOT IN ('SCHEDULED', 'HELD', 'WAITING')
+RETURNING id

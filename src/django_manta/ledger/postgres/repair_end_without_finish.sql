@@ -1,0 +1,6 @@
+-- fsck --repair: end-without-finish.
+UPDATE manta_run
+SET
+    finished_at = COALESCE(last_attempted_at, statement_timestamp())
+WHERE id = ANY(%(ids)s::uuid[]) AND finished_at IS NULL
+RETURNING id

@@ -1,0 +1,6 @@
+-- fsck --repair: finish-without-end.
+UPDATE manta_run
+SET
+    finished_at = NULL
+WHERE id = ANY(%(ids)s::uuid[]) AND state IN ('HELD', 'SCHEDULED', 'WAITING', 'READY', 'RUNNING', 'CANCELLING')
+RETURNING id

@@ -1,0 +1,7 @@
+-- fsck --repair: token-without-owner.
+UPDATE manta_run
+SET
+    token = NULL,
+    worker = ''
+WHERE id = ANY(%(ids)s::uuid[]) AND state NOT IN ('RUNNING', 'CANCELLING')
+RETURNING id

@@ -1,0 +1,211 @@
+"""What goes into the ledger and what comes out of it: plain records, no models."""
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from django_manta.states import AFTER_OUTCOME, Outcome, State
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewRun:
+    """What an enqueue asks for. Moments are absolute, or counted from the database's now."""
+
+    id: UUID
+    task: str
+    backend: str
+    queue: str
+    priority: int
+    arguments: str
+    overrides: str
+    signature: str
+    metadata: str
+    deadline: datetime | timedelta
+    run_after: datetime | timedelta | None = None
+    expires: datetime | timedelta | None = None
+    hold: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Enqueued:
+    """What the database made of a new run."""
+
+    id: UUID
+    state: State
+    enqueued_at: datetime
+    run_after: datetime | None
+    deadline: datetime
+    expires_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptRecord:
+    """One ended try at a run, as told by ``result.history``."""
+
+    token: int
+    number: int
+    outcome: Outcome
+    worker: str
+    executor: str
+    started_at: datetime
+    finished_at: datetime
+    error_class: str
+    error_message: str
+    traceback: str
+    output: str
+    log_ref: str
+    peak_memory: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimed:
+    """A run that now belongs to a worker: all that an executor needs."""
+
+    id: UUID
+    token: int
+    task: str
+    backend: str
+    queue: str
+    priority: int
+    arguments: str
+    overrides: str
+    signature: str
+    metadata: str
+    enqueued_at: datetime
+    run_after: datetime | None
+    deadline: datetime
+    expires_at: datetime | None
+    started_at: datetime
+    last_attempted_at: datetime
+    attempts: int
+    failures: int
+    crashes: int
+    losses: int
+    worker: str
+    #: How long this code's refusals of the run have gone on, by the database's clock.
+    refused_for: timedelta | None
+    #: Ended attempts of the run; empty for a first attempt.
+    history: tuple[AttemptRecord, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settlement:
+    """How one execution ended, and where its run goes unless somebody asked to cancel it."""
+
+    run_id: UUID
+    token: int
+    outcome: Outcome
+    next_state: State
+    #: Seconds until the run is due again, with ``next_state`` SCHEDULED.
+    delay: float | None = None
+    #: How long the attempt executed, by a monotonic clock.
+    duration: float = 0.0
+    result: str | None = None
+    result_signature: str = ""
+    #: Why the run stands where it stands, for people.
+    reason: str = ""
+    executor: str = ""
+    error_class: str = ""
+    error_message: str = ""
+    traceback: str = ""
+    output: str = ""
+    log_ref: str = ""
+    peak_memory: int | None = None
+    #: The code could not verify or find the task: starts (or goes on with) the skew period.
+    refused: bool = False
+
+    def __post_init__(self) -> None:
+        if self.next_state not in AFTER_OUTCOME.get(self.outcome, frozenset()):
+            raise ValueError(f"An attempt that ended {self.outcome} cannot leave its run {self.next_state}.")
+        if (self.next_state is State.SCHEDULED) != (self.delay is not None):
+            raise ValueError("A delay goes with SCHEDULED, and SCHEDULED with a delay.")
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What became of a batch of settlements."""
+
+    #: State of each run that moved, by token.
+    moved: dict[int, State] = field(default_factory=dict)
+    #: Executions that were no longer theirs to settle: nothing was changed.
+    not_mine: frozenset[int] = frozenset()
+    #: Executions whose rows somebody held locked: settle them again.
+    busy: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """A run as it stands, with the history of its ended attempts."""
+
+    id: UUID
+    task: str
+    backend: str
+    queue: str
+    priority: int
+    state: State
+    arguments: str
+    overrides: str
+    metadata: str
+    progress: str | None
+    result: str | None
+    result_signature: str
+    reason: str
+    enqueued_at: datetime
+    run_after: datetime | None
+    due_at: datetime | None
+    deadline: datetime
+    expires_at: datetime | None
+    started_at: datetime | None
+    last_attempted_at: datetime | None
+    finished_at: datetime | None
+    worker: str
+    token: int | None
+    attempts: int
+    failures: int
+    crashes: int
+    losses: int
+    history: tuple[AttemptRecord, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Orphan:
+    """A run whose worker's lease was lost."""
+
+    id: UUID
+    token: int
+    task: str
+    backend: str
+    queue: str
+    overrides: str
+    losses: int
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """An invariant that a row breaks. ``fsck`` names the check; ``repaired`` says what was done."""
+
+    check: str
+    run_id: UUID | None
+    detail: str
+    repaired: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerRecord:
+    """A worker's lease as it registers."""
+
+    id: str
+    name: str
+    host: str
+    pid: int
+    version: str
+    cluster: str
+    queues: tuple[str, ...]
+    runner: str
+
+
+def plain(record: Any) -> dict[str, Any]:
+    """The fields of a slotted record by name, without copying their values."""
+    return {name: getattr(record, name) for name in record.__dataclass_fields__}

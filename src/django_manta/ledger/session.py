@@ -1,0 +1,222 @@
+"""
+The two ways to reach the database.
+
+``DjangoSession`` speaks through Django's connection and so joins the caller's transaction: that is
+how an enqueue exists if and only if the caller commits. ``PostgresSession`` is a worker's own
+psycopg connection: server-side binding, prepared statements, its own time limits, no transaction
+but its own. Both run the same statements, each a file in this package.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from datetime import UTC, datetime
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Protocol
+from uuid import UUID
+
+from django.core.exceptions import ImproperlyConfigured
+from django.db import DEFAULT_DB_ALIAS, connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from django_manta import payload
+
+if TYPE_CHECKING:
+    import psycopg
+
+#: A statement of ours that takes longer has met something it should not wait for.
+STATEMENT_TIMEOUT_SECONDS = 30
+LOCK_TIMEOUT_SECONDS = 5
+
+type Row = tuple[Any, ...]
+
+
+class Dialect(Protocol):
+    """How one kind of database takes and gives values."""
+
+    name: str
+
+    def listing(self, values: Sequence[Any]) -> Any: ...
+    def moment(self, value: datetime) -> str: ...
+    def read_moment(self, value: Any) -> datetime: ...
+    def read_id(self, value: Any) -> UUID: ...
+
+
+class PostgresDialect:
+    name = "postgres"
+
+    def listing(self, values: Sequence[Any]) -> list[Any]:
+        return list(values)
+
+    def moment(self, value: datetime) -> str:
+        return value.astimezone(UTC).isoformat(sep=" ")
+
+    def read_moment(self, value: datetime) -> datetime:
+        return value.astimezone(UTC)
+
+    def read_id(self, value: UUID) -> UUID:
+        return value
+
+
+class SqliteDialect:
+    """Moments are UTC text of fixed width, as Django reads it, so that text order is time order."""
+
+    name = "sqlite"
+
+    def listing(self, values: Sequence[Any]) -> str:
+        return payload.dump(list(values))
+
+    def moment(self, value: datetime) -> str:
+        return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
+
+    def read_moment(self, value: str | datetime) -> datetime:
+        if isinstance(value, str):
+            value = datetime.fromisoformat(value)
+        return value.replace(tzinfo=UTC)
+
+    def read_id(self, value: str) -> UUID:
+        return UUID(value)
+
+
+DIALECTS: dict[str, Dialect] = {"postgresql": PostgresDialect(), "sqlite": SqliteDialect()}
+
+
+def dialect_of(connection: BaseDatabaseWrapper) -> Dialect:
+    try:
+        return DIALECTS[connection.vendor]
+    except KeyError:
+        raise ImproperlyConfigured(
+            f"django-manta keeps its tables in PostgreSQL or SQLite; database {connection.alias!r} is "
+            f"{connection.display_name}."
+        ) from None
+
+
+@cache
+def statement(dialect: str, name: str) -> str:
+    """The text of ``name``.sql for a dialect, or the one that both share."""
+    package = files(__package__)
+    for folder in (dialect, "shared"):
+        file = package / folder / f"{name}.sql"
+        if file.is_file():
+            return file.read_text(encoding="utf-8")
+    raise LookupError(f"There is no statement {name!r} for {dialect}.")
+
+
+class Session(Protocol):
+    """Runs named statements on one database."""
+
+    dialect: Dialect
+
+    def rows(self, name: str, params: Mapping[str, Any]) -> list[Row]: ...
+    def run(self, name: str, params: Mapping[str, Any]) -> None: ...
+    def transaction(self) -> AbstractContextManager[None]: ...
+
+
+class DjangoSession:
+    """Django's connection of the calling thread, or one given."""
+
+    def __init__(self, alias: str = DEFAULT_DB_ALIAS, connection: BaseDatabaseWrapper | None = None) -> None:
+        self.alias = alias
+        self._connection = connection
+        self.dialect = dialect_of(self.connection)
+
+    @property
+    def connection(self) -> BaseDatabaseWrapper:
+        return self._connection or connections[self.alias]
+
+    def rows(self, name: str, params: Mapping[str, Any]) -> list[Row]:
+        with self.connection.cursor() as cursor:
+            cursor.execute(statement(self.dialect.name, name), params)
+            return cursor.fetchall()
+
+    def run(self, name: str, params: Mapping[str, Any]) -> None:
+        with self.connection.cursor() as cursor:
+            cursor.execute(statement(self.dialect.name, name), params)
+
+    def transaction(self) -> AbstractContextManager[None]:
+        if self._connection is not None:
+            return _atomic_on(self._connection)
+        return transaction.atomic(using=self.alias)
+
+    def close(self) -> None:
+        """Close the connection, if it is this session's own."""
+        if self._connection is not None:
+            self._connection.close()
+
+
+class PostgresSession:
+    """A worker's own connection to PostgreSQL, for one thread."""
+
+    dialect: Dialect = DIALECTS["postgresql"]
+
+    def __init__(self, alias: str = DEFAULT_DB_ALIAS) -> None:
+        self.alias = alias
+        self._connection: psycopg.Connection[Row] | None = None
+
+    @property
+    def connection(self) -> "psycopg.Connection[Row]":
+        if self._connection is None or self._connection.closed:
+            self._connection = self._connect()
+        return self._connection
+
+    def _connect(self) -> "psycopg.Connection[Row]":
+        import psycopg
+
+        wrapper = connections[self.alias]
+        params = dict(wrapper.get_connection_params())  # type: ignore[attr-defined]
+        # Django's choices for its own cursors; ours are psycopg's defaults, which bind on the server.
+        for name in ("cursor_factory", "context", "prepare_threshold"):
+            params.pop(name, None)
+        connection: psycopg.Connection[Row] = psycopg.connect(**params, autocommit=True, prepare_threshold=1)
+        connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+        connection.execute(
+            "SELECT set_config('statement_timeout', %s, false), set_config('lock_timeout', %s, false)",
+            [f"{STATEMENT_TIMEOUT_SECONDS}s", f"{LOCK_TIMEOUT_SECONDS}s"],
+        )
+        return connection
+
+    def rows(self, name: str, params: Mapping[str, Any]) -> list[Row]:
+        with self._django_errors():
+            return self.connection.execute(statement("postgres", name), params).fetchall()
+
+    def run(self, name: str, params: Mapping[str, Any]) -> None:
+        with self._django_errors():
+            self.connection.execute(statement("postgres", name), params)
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        with self._django_errors(), self.connection.transaction():
+            yield
+
+    def _django_errors(self) -> AbstractContextManager[None]:
+        """Callers meet ``django.db`` exceptions here as everywhere else in a Django project."""
+        return connections[self.alias].wrap_database_errors
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+def own_session(alias: str = DEFAULT_DB_ALIAS) -> PostgresSession | DjangoSession:
+    """A session on a connection that nobody else uses, whatever the calling thread's is doing."""
+    shared = connections[alias]
+    if dialect_of(shared).name == "postgres":
+        return PostgresSession(alias)
+    return DjangoSession(alias, shared.copy(alias))
+
+
+@contextmanager
+def _atomic_on(connection: BaseDatabaseWrapper) -> Iterator[None]:
+    """``transaction.atomic`` for a connection that is in no handler, at its outermost level only."""
+    connection.ensure_connection()
+    with connection.cursor() as cursor:
+        cursor.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        with connection.cursor() as cursor:
+            cursor.execute("ROLLBACK")
+        raise
+    with connection.cursor() as cursor:
+        cursor.execute("COMMIT")

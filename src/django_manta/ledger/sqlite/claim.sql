@@ -1,0 +1,79 @@
+-- Take a batch of ready runs for a worker, under BEGIN IMMEDIATE.
+--
+-- The queues take turns. Tokens go on from the highest ever given: sqlite_sequence remembers the
+-- highest that was settled, also after its attempt was pruned, and the runs hold the rest.
+UPDATE manta_run
+SET
+    state = 'RUNNING',
+    worker = %(worker)s,
+    token = picked.token,
+    attempts = attempts + 1,
+    started_at = COALESCE(started_at, strftime('%%Y-%%m-%%d %%H:%%M:%%f000', 'now')),
+    last_attempted_at = strftime('%%Y-%%m-%%d %%H:%%M:%%f000', 'now')
+FROM (
+    SELECT
+        line.id,
+        line.position + MAX(
+            COALESCE((SELECT seq FROM sqlite_sequence WHERE name = 'manta_attempt'), 0),
+            COALESCE((SELECT max(token) FROM manta_run WHERE token IS NOT NULL), 0)
+        ) AS token
+    FROM (
+        SELECT
+            turns.id,
+            row_number() OVER (ORDER BY turns.turn, turns.rank) AS position
+        FROM (
+            SELECT
+                run.id,
+                wanted.key AS rank,
+                row_number() OVER (
+                    PARTITION BY wanted.key ORDER BY run.priority DESC, run.deadline, run.id
+                ) AS turn
+            FROM json_each(%(queues)s) AS wanted
+            CROSS JOIN manta_run AS run
+            WHERE
+                run.id IN (
+                    SELECT ready.id
+                    FROM manta_run AS ready
+                    WHERE
+                        ready.state = 'READY'
+                        AND ready.queue = wanted.value
+                        AND (
+                            ready.expires_at IS NULL
+                            OR ready.attempts > 0
+                            OR ready.expires_at > strftime('%%Y-%%m-%%d %%H:%%M:%%f000', 'now')
+                        )
+                    ORDER BY ready.priority DESC, ready.deadline, ready.id
+                    LIMIT %(limit)s
+                )
+                AND NOT EXISTS (
+                    SELECT 1 FROM manta_queue
+                    WHERE manta_queue.name = wanted.value AND manta_queue.paused_at IS NOT NULL
+                )
+        ) AS turns
+    ) AS line
+    WHERE line.position <= %(limit)s
+) AS picked
+WHERE manta_run.id = picked.id
+RETURNING
+    id,
+    token,
+    task,
+    backend,
+    queue,
+    priority,
+    arguments,
+    overrides,
+    signature,
+    metadata,
+    enqueued_at,
+    run_after,
+    deadline,
+    expires_at,
+    started_at,
+    last_attempted_at,
+    attempts,
+    failures,
+    crashes,
+    losses,
+    worker,
+    (julianday('now') - julianday(refused_at)) * 86400.0

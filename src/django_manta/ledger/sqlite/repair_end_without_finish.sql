@@ -1,0 +1,6 @@
+-- fsck --repair: end-without-finish.
+UPDATE manta_run
+SET
+    finished_at = COALESCE(last_attempted_at, strftime('%%Y-%%m-%%d %%H:%%M:%%f000', 'now'))
+WHERE id IN (SELECT value FROM json_each(%(ids)s)) AND finished_at IS NULL
+RETURNING id

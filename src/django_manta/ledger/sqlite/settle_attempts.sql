@@ -1,0 +1,36 @@
+-- Append the attempts of a batch of executions, before their runs move (same transaction).
+INSERT INTO manta_attempt (
+    token,
+    run_id,
+    number,
+    outcome,
+    worker,
+    executor,
+    started_at,
+    finished_at,
+    error_class,
+    error_message,
+    traceback,
+    output,
+    log_ref,
+    peak_memory
+)
+SELECT
+    run.token,
+    run.id,
+    run.attempts,
+    json_extract(incoming.value, '$.outcome'),
+    run.worker,
+    json_extract(incoming.value, '$.executor'),
+    strftime('%%Y-%%m-%%d %%H:%%M:%%f000', 'now', '-' || json_extract(incoming.value, '$.duration') || ' seconds'),
+    strftime('%%Y-%%m-%%d %%H:%%M:%%f000', 'now'),
+    json_extract(incoming.value, '$.error_class'),
+    json_extract(incoming.value, '$.error_message'),
+    json_extract(incoming.value, '$.traceback'),
+    json_extract(incoming.value, '$.output'),
+    json_extract(incoming.value, '$.log_ref'),
+    json_extract(incoming.value, '$.peak_memory')
+FROM json_each(%(settlements)s) AS incoming
+JOIN manta_run AS run
+    ON run.id = json_extract(incoming.value, '$.run_id') AND run.token = json_extract(incoming.value, '$.token')
+WHERE %(worker)s IS NULL OR run.worker = %(worker)s
