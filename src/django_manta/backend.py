@@ -1,0 +1,244 @@
+"""
+The door: Django's Tasks backend.
+
+Built by ``@task`` at import time, before the apps are ready, once per thread: nothing here touches
+a model or the database until a run is enqueued or asked for.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import cached_property
+from types import SimpleNamespace
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.core.checks import CheckMessage
+from django.db import DEFAULT_DB_ALIAS
+from django.tasks.backends.base import BaseTaskBackend
+from django.tasks.base import Task as DjangoTask
+from django.tasks.exceptions import InvalidTask
+from django.tasks.signals import task_enqueued
+
+from django_manta import conf, options, payload, result
+from django_manta.current import current_run
+from django_manta.enqueue import Call, Enqueue, chain
+from django_manta.ids import new_run_id
+from django_manta.ledger import DjangoSession, Enqueued, Ledger, NewRun
+from django_manta.result import TaskResult
+from django_manta.states import status_of
+from django_manta.task import Task, rebuild, unchecked_replace
+
+
+class MantaBackend(BaseTaskBackend):
+    """Runs live in the project's own database; workers claim them from there."""
+
+    task_class = Task
+    supports_defer = True
+    supports_async_task = True
+    supports_get_result = True
+    supports_priority = True
+
+    # -- configuration ---------------------------------------------------------------------------
+
+    @cached_property
+    def config(self) -> conf.Config:
+        """The settings, checked. Raise ImproperlyConfigured with all that is wrong with them."""
+        return conf.read(self.alias, self.options)
+
+    @cached_property
+    def seal(self) -> payload.Seal:
+        return payload.Seal(self.config.cluster)
+
+    @property
+    def database(self) -> str:
+        """The alias of the database that holds manta's tables."""
+        return self.config.database or result.default_database()
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger through Django's connection: what is done here joins the caller's transaction."""
+        return Ledger(DjangoSession(self.database))
+
+    def check(self, **kwargs: Any) -> list[CheckMessage]:
+        from django_manta import checks
+
+        return list(checks.check_backend(self))
+
+    # -- validation ------------------------------------------------------------------------------
+
+    def validate_task(self, task: DjangoTask) -> None:  # type: ignore[type-arg]
+        if isinstance(task.run_after, timedelta):
+            # Counted from enqueue by the database's clock, so there is no date to validate yet.
+            checked: Any = SimpleNamespace(
+                **{name: getattr(task, name) for name in ("func", "takes_context", "priority", "queue_name")},
+                run_after=None,
+            )
+            super().validate_task(checked)
+        else:
+            super().validate_task(task)
+
+    def _validate_call(self, task: DjangoTask) -> options.Effective:  # type: ignore[type-arg]
+        """What ``validate_task`` cannot know before the apps are ready. The options in force."""
+        self.validate_task(task)
+        effective = options.effective(task, self.config)
+        if effective.atomic and self.database != DEFAULT_DB_ALIAS:
+            raise InvalidTask(
+                f"{task.module_path}: atomic=True needs manta's tables in the database of your data "
+                f"({DEFAULT_DB_ALIAS!r}), but they are in {self.database!r}."
+            )
+        return effective
+
+    # -- enqueue ---------------------------------------------------------------------------------
+
+    def enqueue(self, task: DjangoTask, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult:  # type: ignore[type-arg, override]
+        """One INSERT in the caller's transaction."""
+        [enqueued] = self._enqueue([Call(task, args, kwargs)])
+        return enqueued
+
+    async def aenqueue(  # type: ignore[override]
+        self,
+        task: DjangoTask,  # type: ignore[type-arg]
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> TaskResult:
+        """See enqueue()."""
+        return await sync_to_async(self.enqueue, thread_sensitive=True)(task, args, kwargs)
+
+    def enqueue_many(
+        self,
+        calls: Iterable[tuple[DjangoTask, Sequence[Any], Mapping[str, Any]]],  # type: ignore[type-arg]
+    ) -> list[TaskResult]:
+        """Enqueue one run for each ``(task, args, kwargs)``: all, or, if one is refused, none."""
+        checked = [_checked(call, place) for place, call in enumerate(calls)]
+        return self._enqueue(checked) if checked else []
+
+    async def aenqueue_many(
+        self,
+        calls: Iterable[tuple[DjangoTask, Sequence[Any], Mapping[str, Any]]],  # type: ignore[type-arg]
+    ) -> list[TaskResult]:
+        """See enqueue_many()."""
+        return await sync_to_async(self.enqueue_many, thread_sensitive=True)(calls)
+
+    @cached_property
+    def _enqueue(self) -> Enqueue:
+        return chain(self.config.enqueue_middleware, self._insert)
+
+    def _insert(self, calls: list[Call]) -> list[TaskResult]:
+        """The end of the chain: validate, encode, sign, insert, tell Django's receivers."""
+        effective = _once_per_task(self._validate_call, calls)
+        encoded = [payload.encode_arguments(call.args, call.kwargs) for call in calls]
+        runs = [
+            self._new_run(call.task, effective[id(call.task)], arguments)
+            for call, (_, _, arguments) in zip(calls, encoded, strict=True)
+        ]
+        inserted = self.ledger.enqueue(runs)
+        results = [
+            self._result(call.task, run, row, args, kwargs)
+            for call, run, row, (args, kwargs, _) in zip(calls, runs, inserted, encoded, strict=True)
+        ]
+        for each in results:
+            # The run is in the caller's transaction now: a receiver cannot take it back by raising.
+            task_enqueued.send_robust(type(self), task_result=each)
+        return results
+
+    def _new_run(self, task: DjangoTask, effective: options.Effective, arguments: str) -> NewRun:  # type: ignore[type-arg]
+        run_id = new_run_id()
+        path = task.module_path
+        overrides = options.encode_overrides(task)
+        return NewRun(
+            id=run_id,
+            task=path,
+            backend=self.alias,
+            queue=task.queue_name,
+            priority=int(task.priority),
+            arguments=arguments,
+            overrides=overrides,
+            signature=self.seal.sign_run(str(run_id), path, arguments, overrides),
+            metadata=payload.dump(effective.metadata),
+            deadline=_deadline(task, effective),
+            run_after=task.run_after,
+            expires=effective.expires,
+            hold=effective.hold,
+        )
+
+    def _result(
+        self,
+        task: DjangoTask,  # type: ignore[type-arg]
+        run: NewRun,
+        row: Enqueued,
+        args: list[Any],
+        kwargs: dict[str, Any],
+    ) -> TaskResult:
+        return TaskResult(
+            task=self._as_stored(task, run, row),
+            id=str(run.id),
+            status=status_of(row.state),
+            enqueued_at=row.enqueued_at,
+            started_at=None,
+            finished_at=None,
+            last_attempted_at=None,
+            args=args,
+            kwargs=kwargs,
+            backend=self.alias,
+            errors=[],
+            worker_ids=[],
+            state=row.state,
+            reason="",
+            deadline=row.deadline,
+            expires_at=row.expires_at,
+            metadata=payload.decode(run.metadata),
+            progress=None,
+            history=(),
+        )
+
+    def _as_stored(self, task: DjangoTask, run: NewRun, row: Enqueued) -> DjangoTask:  # type: ignore[type-arg]
+        """The task as ``get_result`` will show it: what was fixed at enqueue is in the row, not in the task."""
+        overridden: frozenset[str] = getattr(task, "overridden", frozenset())
+        if any(options.OPTIONS[name].at_enqueue for name in overridden):
+            return rebuild(
+                run.task,
+                priority=run.priority,
+                queue_name=run.queue,
+                run_after=row.run_after,
+                backend=run.backend,
+                overrides=run.overrides,
+            )
+        if task.run_after != row.run_after or task.backend != self.alias:
+            return unchecked_replace(task, run_after=row.run_after, backend=self.alias)
+        return task
+
+    # -- results ---------------------------------------------------------------------------------
+
+    def get_result(self, result_id: str) -> TaskResult:
+        return result.get_result(result_id, using=self.database)
+
+    async def aget_result(self, result_id: str) -> TaskResult:
+        return await sync_to_async(self.get_result, thread_sensitive=True)(result_id)
+
+
+def _checked(call: Any, place: int) -> Call:
+    match call:
+        case [DjangoTask() as task, args, kwargs] if isinstance(args, list | tuple) and isinstance(
+            kwargs, Mapping
+        ):
+            return Call(task, args, kwargs)
+        case _:
+            raise TypeError(
+                f"Call {place} must be (task, args, kwargs), such as (add, (1, 2), {{}}), not {call!r}."
+            )
+
+
+def _once_per_task[T](validate: Any, calls: list[Call]) -> dict[int, Any]:
+    found: dict[int, Any] = {}
+    for call in calls:
+        if id(call.task) not in found:
+            found[id(call.task)] = validate(call.task)
+    return found
+
+
+def _deadline(task: DjangoTask, effective: options.Effective) -> datetime | timedelta:  # type: ignore[type-arg]
+    """A run enqueued inside a run inherits its deadline unless it was given one."""
+    running = current_run()
+    if running is not None and getattr(task, "deadline", options.NOT_GIVEN) is options.NOT_GIVEN:
+        return running.deadline
+    return effective.deadline

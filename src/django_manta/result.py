@@ -1,0 +1,291 @@
+"""
+Results: a run as the caller holds it.
+
+Django's ``TaskResult`` with what we know beyond it. Built from the ledger's records, never from
+models, so that a result costs two statements and survives code that has moved on.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from asgiref.sync import sync_to_async
+from django.db import connections, router
+from django.tasks.base import TaskError
+from django.tasks.base import TaskResult as DjangoTaskResult
+from django.tasks.exceptions import TaskResultDoesNotExist
+
+from django_manta import exceptions, payload
+from django_manta.current import current_run
+from django_manta.ids import parse_run_id
+from django_manta.ledger import AttemptRecord, DjangoSession, Ledger, RunRecord
+from django_manta.states import BAD_ENDS, ENDS, OWNED, UNSTARTED, Outcome, State, status_of
+from django_manta.task import rebuild
+
+#: A waiting ``join`` looks this often: at first, and at most.
+_FIRST_LOOK, _LAST_LOOK = 0.01, 0.5
+
+#: The class that names each bad end which has no exception of its own.
+_END_ERRORS: dict[State, type[BaseException]] = {
+    State.CANCELLED: exceptions.TaskCancelled,
+    State.LOST: exceptions.TaskLost,
+    State.EXPIRED: exceptions.TaskExpired,
+    State.QUARANTINED: exceptions.TaskQuarantined,
+    State.UPSTREAM_FAILED: exceptions.UpstreamFailed,
+}
+
+_ERRORS = frozenset({Outcome.FAILED, Outcome.TIMED_OUT, Outcome.CRASHED, Outcome.LOST, Outcome.CANCELLED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a run says it has come."""
+
+    done: float
+    total: float | None
+    message: str
+
+    @property
+    def share(self) -> float | None:
+        """Between 0 and 1, or None when the total is not known."""
+        return min(self.done / self.total, 1.0) if self.total else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskResult(DjangoTaskResult):  # type: ignore[type-arg]
+    """A run: Django's fields, and ours."""
+
+    state: State
+    #: Why the run stands where it stands, for people; often empty.
+    reason: str
+    deadline: datetime
+    expires_at: datetime | None
+    metadata: dict[str, Any]
+    progress: Progress | None
+    #: The ended attempts, oldest first, also those that never started user code.
+    history: tuple[AttemptRecord, ...]
+
+    def __post_init__(self) -> None:
+        # Django normalizes the arguments here; ours come from the payload, which already has.
+        pass
+
+    def refresh(self) -> None:
+        """Reload everything that can change. Two statements."""
+        self._take_over(get_result(self.id, using=_database_of(self.backend)))
+
+    async def arefresh(self) -> None:
+        """See refresh()."""
+        await sync_to_async(self.refresh, thread_sensitive=True)()
+
+    def _take_over(self, other: "TaskResult") -> None:
+        for each in fields(self):
+            object.__setattr__(self, each.name, getattr(other, each.name))
+
+    # -- waiting ---------------------------------------------------------------------------------
+
+    def join(self, timeout: float | None = None) -> Any:
+        """
+        Wait until the run has ended, refresh, and return its value.
+
+        Raise TimeoutError after ``timeout`` seconds, ValueError if the run ended badly (as
+        ``return_value`` does). Refuses to wait where waiting cannot end: inside ``atomic()``, where
+        the run is not committed yet, and inside a task, where it would hold a slot.
+        """
+        self._refuse_to_wait()
+        limit = None if timeout is None else time.monotonic() + timeout
+        pause = _FIRST_LOOK
+        while not self._has_ended():
+            pause = self._next_pause(pause, limit, timeout)
+            time.sleep(pause)
+        self.refresh()
+        return self.return_value
+
+    async def ajoin(self, timeout: float | None = None) -> Any:
+        """See join()."""
+        await sync_to_async(self._refuse_to_wait, thread_sensitive=True)()
+        limit = None if timeout is None else time.monotonic() + timeout
+        pause = _FIRST_LOOK
+        while not await sync_to_async(self._has_ended, thread_sensitive=True)():
+            pause = self._next_pause(pause, limit, timeout)
+            await asyncio.sleep(pause)
+        await self.arefresh()
+        return self.return_value
+
+    def _refuse_to_wait(self) -> None:
+        running = current_run()
+        if running is not None:
+            raise RuntimeError(
+                f"join() inside a task ({running.task}) would hold its slot while it waits. Enqueue a task "
+                "that needs the result instead."
+            )
+        if connections[_database_of(self.backend)].in_atomic_block:
+            raise RuntimeError(
+                "join() inside atomic() could wait for ever: what is enqueued there exists only once it commits."
+            )
+
+    def _has_ended(self) -> bool:
+        found = _ledger(_database_of(self.backend)).fetch([UUID(self.id)], history=False)
+        if not found:
+            raise TaskResultDoesNotExist(self.id)
+        return found[0].state in ENDS
+
+    def _next_pause(self, pause: float, limit: float | None, timeout: float | None) -> float:
+        pause = min(pause * 1.5, _LAST_LOOK)
+        if limit is None:
+            return pause
+        left = limit - time.monotonic()
+        if left <= 0:
+            raise TimeoutError(f"Run {self.id} had not ended after {timeout:g} s.")
+        return min(pause, left)
+
+    # -- what a person decides -------------------------------------------------------------------
+
+    def cancel(self, reason: str = "") -> State:
+        """
+        Ask that the run does not go on; refresh and return its state.
+
+        A pending run is CANCELLED at once, a running one CANCELLING until nothing of it runs any
+        more, a finished one stays as it is.
+        """
+        _ledger(_database_of(self.backend)).cancel([UUID(self.id)], reason)
+        self.refresh()
+        return self.state
+
+    async def acancel(self, reason: str = "") -> State:
+        """See cancel()."""
+        return await sync_to_async(self.cancel, thread_sensitive=True)(reason)
+
+    def retry(self) -> State:
+        """
+        Make a run that ended badly ready again, with a fresh budget; refresh and return its state.
+
+        Raise ValueError if it has not ended badly.
+        """
+        moved = _ledger(_database_of(self.backend)).retry([UUID(self.id)])
+        self.refresh()
+        if not moved:
+            raise ValueError(f"Run {self.id} is {self.state}; only a run that ended badly can be retried.")
+        return self.state
+
+    async def aretry(self) -> State:
+        """See retry()."""
+        return await sync_to_async(self.retry, thread_sensitive=True)()
+
+
+# -- building --------------------------------------------------------------------------------------
+
+
+def default_database() -> str:
+    """Where the routers send manta's tables."""
+    from django_manta.models import Run
+
+    return router.db_for_write(Run)
+
+
+def _database_of(backend: str) -> str:
+    """The database of a backend alias, also of one that is no longer configured."""
+    from django.tasks import task_backends
+    from django.tasks.exceptions import InvalidTaskBackend
+
+    try:
+        configured = task_backends[backend]
+    except InvalidTaskBackend:
+        return default_database()
+    return getattr(configured, "database", None) or default_database()
+
+
+def _ledger(using: str) -> Ledger:
+    return Ledger(DjangoSession(using))
+
+
+def get_result(result_id: object, using: str | None = None) -> TaskResult:
+    """The result of a run by its id. Raise TaskResultDoesNotExist, also for a malformed id."""
+    run_id = parse_run_id(result_id)
+    if run_id is None:
+        raise TaskResultDoesNotExist(result_id)
+    records = _ledger(using or default_database()).fetch([run_id])
+    if not records:
+        raise TaskResultDoesNotExist(result_id)
+    return from_record(records[0])
+
+
+def from_record(run: RunRecord) -> TaskResult:
+    args, kwargs = _arguments(run.arguments)
+    result = TaskResult(
+        task=rebuild(
+            run.task,
+            priority=run.priority,
+            queue_name=run.queue,
+            run_after=run.run_after,
+            backend=run.backend,
+            overrides=run.overrides,
+        ),
+        id=str(run.id),
+        status=status_of(run.state),
+        enqueued_at=run.enqueued_at,
+        started_at=run.started_at,
+        finished_at=run.finished_at,
+        last_attempted_at=run.last_attempted_at,
+        args=args,
+        kwargs=kwargs,
+        backend=run.backend,
+        errors=errors_of(run),
+        worker_ids=workers_of(run.history, run.worker if run.state in OWNED else ""),
+        state=run.state,
+        reason=run.reason,
+        deadline=run.deadline,
+        expires_at=run.expires_at,
+        metadata=payload.decode(run.metadata),
+        progress=_progress(run.progress),
+        history=run.history,
+    )
+    if run.state is State.SUCCESSFUL and run.result is not None:
+        object.__setattr__(result, "_return_value", payload.decode(run.result))
+    return result
+
+
+def _arguments(text: str) -> tuple[list[Any], dict[str, Any]]:
+    """A row altered by hand runs nothing, but it must still be shown."""
+    try:
+        return payload.decode_arguments(text)
+    except (ValueError, TypeError):
+        return [], {}
+
+
+def workers_of(history: Iterable[AttemptRecord], present: str = "") -> list[str]:
+    """The workers of the attempts that started, so that ``attempts == len(worker_ids)``."""
+    workers = [attempt.worker for attempt in history if attempt.outcome not in UNSTARTED]
+    return [*workers, present] if present else workers
+
+
+def errors_of(run: RunRecord) -> list[TaskError]:
+    """One error for each attempt that ended badly, and one for an end that no attempt explains."""
+    errors = attempt_errors(run.history)
+    if run.state in BAD_ENDS and run.state in _END_ERRORS:
+        path = _path(_END_ERRORS[run.state])
+        if not errors or errors[-1].exception_class_path != path:
+            errors.append(TaskError(exception_class_path=path, traceback=f"{path}: {run.reason}\n"))
+    return errors
+
+
+def attempt_errors(history: Sequence[AttemptRecord]) -> list[TaskError]:
+    return [
+        TaskError(
+            exception_class_path=attempt.error_class,
+            traceback=attempt.traceback or f"{attempt.error_class}: {attempt.error_message}\n",
+        )
+        for attempt in history
+        if attempt.outcome in _ERRORS and attempt.error_class
+    ]
+
+
+def _progress(stored: str | None) -> Progress | None:
+    return None if stored is None else Progress(**payload.decode(stored))
+
+
+def _path(error: type[BaseException]) -> str:
+    return f"{error.__module__}.{error.__qualname__}"
