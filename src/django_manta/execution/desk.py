@@ -1,0 +1,64 @@
+"""
+Where a running task's progress and metadata are stored: through a connection of their own.
+
+The task's own connection may be inside a transaction for as long as the task runs; what is written
+there shows only when it commits. So the desk has one connection per thread, opened at the first
+word and kept. Two exceptions, where a second connection could only wait for the first: when the run
+itself is not committed yet (``run_all()`` inside a TestCase), and on SQLite inside a transaction,
+which holds the only write lock. There the desk writes through the task's own connection.
+"""
+
+import logging
+import threading
+from uuid import UUID
+
+from django.db import DatabaseError, connections
+
+from django_manta.exceptions import LostLease
+from django_manta.ledger import DjangoSession, Ledger, PostgresSession, own_session
+
+logger = logging.getLogger("django_manta")
+
+_thread = threading.local()
+
+
+class LedgerDesk:
+    """The desk of one execution."""
+
+    def __init__(self, database: str, run_id: UUID, token: int) -> None:
+        self.database = database
+        self.run_id = run_id
+        self.token = token
+        #: Whether the run was claimed inside a transaction that has not committed.
+        self._within = connections[database].in_atomic_block
+
+    def save_progress(self, progress: str) -> None:
+        # How far a task has come is not worth failing it for.
+        try:
+            self._ledger().save_progress(self.run_id, self.token, progress)
+        except DatabaseError:
+            logger.warning("Could not store the progress of run %s.", self.run_id, exc_info=True)
+
+    def save_metadata(self, metadata: str) -> None:
+        if not self._ledger().save_metadata(self.run_id, self.token, metadata):
+            raise LostLease(f"Run {self.run_id} no longer belongs to this execution; nothing was saved.")
+
+    def _ledger(self) -> Ledger:
+        task_connection = connections[self.database]
+        if self._within or (task_connection.vendor == "sqlite" and task_connection.in_atomic_block):
+            return Ledger(DjangoSession(self.database))
+        return Ledger(_own_session(self.database))
+
+
+def _own_session(database: str) -> PostgresSession | DjangoSession:
+    sessions = _thread.__dict__.setdefault("sessions", {})
+    if database not in sessions:
+        sessions[database] = own_session(database)
+    session: PostgresSession | DjangoSession = sessions[database]
+    return session
+
+
+def close() -> None:
+    """Close this thread's own connections."""
+    for session in _thread.__dict__.pop("sessions", {}).values():
+        session.close()

@@ -1,0 +1,91 @@
+"""
+Another attempt, or the end?
+
+The executor asks while it holds the live exception; whoever finds an execution dead or lost asks
+with the counters alone.
+"""
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+from django.utils.module_loading import import_string
+
+from django_manta import backoff
+from django_manta.exceptions import TaskTimeout
+from django_manta.options import Effective
+from django_manta.states import State
+
+logger = logging.getLogger("django_manta")
+
+#: A run that this code cannot verify waits this long at first, and at most, before it is shown again.
+FIRST_REFUSAL_SECONDS, LAST_REFUSAL_SECONDS = 1.0, 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Where the run goes, after how long, and why it goes no further if it does not."""
+
+    state: State
+    delay: float | None = None
+    reason: str = ""
+
+
+def after_failure(error: BaseException, failures: int, options: Effective, task_result: Any) -> Verdict:
+    """What follows the ``failures``-th charged failure, this one included."""
+    if failures >= options.max_attempts:
+        return Verdict(State.FAILED, reason=_spent(failures, options))
+    if not is_retried(error, options):
+        return Verdict(State.FAILED, reason=f"{type(error).__name__} is not retried.")
+    try:
+        delay = backoff.next_delay(options.backoff, failures, error, task_result)
+    except Exception:
+        logger.exception("The backoff function of %s failed.", task_result.task.module_path)
+        return Verdict(State.FAILED, reason="Its backoff function raised an exception; see the log.")
+    if delay is None:
+        return Verdict(State.FAILED, reason="Its backoff function gave up.")
+    return again_after(delay)
+
+
+def again_after(delay: float) -> Verdict:
+    return Verdict(State.SCHEDULED, delay) if delay > 0 else Verdict(State.READY)
+
+
+def is_retried(error: BaseException, options: Effective) -> bool:
+    """``no_retry_on`` wins; then ``retry_on``, where None stands for everything."""
+    if any(_matches(error, path) for path in options.no_retry_on):
+        return False
+    return options.retry_on is None or any(_matches(error, path) for path in options.retry_on)
+
+
+def _matches(error: BaseException, path: str) -> bool:
+    if isinstance(error, TaskTimeout) and path == "builtins.OSError":
+        # By inheritance only: who names OSError thinks of files and sockets.
+        return False
+    if any(f"{kind.__module__}.{kind.__qualname__}" == path for kind in type(error).__mro__):
+        return True
+    # The path may be where the class is exported, not where it is defined.
+    try:
+        named = import_string(path)
+    except ImportError:
+        return False
+    return isinstance(named, type) and isinstance(error, named)
+
+
+def after_refusal(refused_for: float | None, skew_seconds: float) -> Verdict | None:
+    """
+    How long to give back a run that this code cannot verify or find, or None when the time is over.
+
+    In a rolling deploy an old worker must not fail the new release's runs.
+    """
+    so_far = refused_for or 0.0
+    if so_far >= skew_seconds:
+        return None
+    delay = min(max(so_far, FIRST_REFUSAL_SECONDS), LAST_REFUSAL_SECONDS)
+    return Verdict(State.SCHEDULED, min(delay, skew_seconds - so_far))
+
+
+def _spent(failures: int, options: Effective) -> str:
+    if options.max_attempts == 1:
+        return "It failed, and max_attempts is 1."
+    return f"It failed {failures} times, and max_attempts is {options.max_attempts}."

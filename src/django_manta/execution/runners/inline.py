@@ -1,0 +1,173 @@
+"""
+The inline runner: executes runs here and now, one after the other, in the calling thread.
+
+For tests, scripts and demonstrations. It claims and settles as every worker does, through the same
+ledger, so that what it shows is what a worker would do.
+"""
+
+import os
+import secrets
+import socket
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from django.tasks import task_backends
+
+import django_manta
+from django_manta import options
+from django_manta.exceptions import TaskNotFound
+from django_manta.execution import desk
+from django_manta.execution.executor import execute
+from django_manta.ledger import Claimed, Ledger, Orphan, Settlement, WorkerRecord
+from django_manta.states import Outcome, State
+from django_manta.task import find
+
+#: How many runs are claimed together. They wait for each other, so not many.
+BATCH = 20
+
+#: Far enough ahead for every scheduled run.
+_EVER = timedelta(days=365_000)
+
+
+@dataclass(slots=True)
+class Drained:
+    """What a drain did."""
+
+    #: Executions, by how they ended.
+    outcomes: Counter[Outcome] = field(default_factory=Counter)
+    #: Where they left their runs.
+    states: Counter[State] = field(default_factory=Counter)
+
+    @property
+    def runs(self) -> int:
+        """How many executions there were."""
+        return self.outcomes.total()
+
+
+def drain(
+    backend: str = "default",
+    *,
+    queues: Sequence[str] | None = None,
+    max_runs: int | None = None,
+    include_scheduled: bool = False,
+    on_settled: Callable[[Claimed, Settlement], None] | None = None,
+) -> Drained:
+    """
+    Execute runs until nothing is ready, or ``max_runs`` have been executed.
+
+    ``include_scheduled`` does not wait for due dates. ``on_settled`` is told of each execution.
+    """
+    configured: Any = task_backends[backend]
+    ledger: Ledger = configured.ledger
+    ledger.check_key(configured.seal)
+    worker = _worker(configured, queues or ())
+    ledger.register(worker)
+    try:
+        return _drain(ledger, worker.id, configured, queues, max_runs, include_scheduled, on_settled)
+    finally:
+        ledger.leave(worker.id)
+        desk.close()
+
+
+def _drain(
+    ledger: Ledger,
+    worker: str,
+    backend: Any,
+    queues: Sequence[str] | None,
+    max_runs: int | None,
+    include_scheduled: bool,
+    on_settled: Callable[[Claimed, Settlement], None] | None,
+) -> Drained:
+    drained = Drained()
+    while max_runs is None or drained.runs < max_runs:
+        ledger.expire()
+        ledger.promote(ahead=_EVER if include_scheduled else timedelta(0))
+        room = BATCH if max_runs is None else min(BATCH, max_runs - drained.runs)
+        claims = ledger.claim(worker, queues or _queues(ledger, backend), room)
+        if not claims:
+            break
+        _execute(ledger, claims, drained, on_settled)
+    return drained
+
+
+def _execute(
+    ledger: Ledger,
+    claims: list[Claimed],
+    drained: Drained,
+    on_settled: Callable[[Claimed, Settlement], None] | None,
+) -> None:
+    unsettled = {claim.token: claim for claim in claims}
+    current: Claimed | None = None
+    try:
+        for claim in claims:
+            current = claim
+            execution = execute(claim, executor="inline", interruptible=True)
+            settlement = execution.settlement
+            if settlement is not None and not execution.settled:
+                ledger.settle([settlement], claim.worker)
+            del unsettled[claim.token]
+            if settlement is not None:
+                drained.outcomes[settlement.outcome] += 1
+                drained.states[settlement.next_state] += 1
+                if on_settled is not None:
+                    on_settled(claim, settlement)
+            current = None
+    finally:
+        # Reached with something left only when a person interrupts, or the database is gone.
+        if unsettled:
+            ledger.settle([_given_back(claim, started=claim is current) for claim in unsettled.values()])
+
+
+def _given_back(claim: Claimed, *, started: bool) -> Settlement:
+    return Settlement(
+        run_id=claim.id,
+        token=claim.token,
+        outcome=Outcome.INTERRUPTED if started else Outcome.RETURNED,
+        next_state=State.READY,
+        executor="inline",
+    )
+
+
+def recover(backend: str = "default") -> int:
+    """Settle what lost workers held, by the ``max_losses`` of each task. How many runs."""
+    configured: Any = task_backends[backend]
+
+    def max_losses(orphan: Orphan) -> int:
+        try:
+            return options.effective(find(orphan.task), configured.config, orphan.overrides).max_losses
+        except (TaskNotFound, ImportError):
+            allowed: int = options.OPTIONS["max_losses"].default
+            return allowed
+
+    return len(configured.ledger.recover(max_losses).moved)
+
+
+def _queues(ledger: Ledger, backend: Any) -> list[str]:
+    """
+    The queues of this backend, and those that no backend declares any more: their runs are claimed
+    too, and end with an error that says which queue is missing.
+    """
+    declared = sorted(backend.queues)
+    known: set[str] = set()
+    for other in task_backends.all(initialized_only=False):
+        if not other.queues:
+            return sorted({*declared, *(ledger.ready_queues() if not declared else ())}) or ["default"]
+        known |= other.queues
+    return [*declared, *(queue for queue in ledger.ready_queues() if queue not in known)]
+
+
+def _worker(backend: Any, queues: Sequence[str]) -> WorkerRecord:
+    host, pid = socket.gethostname(), os.getpid()
+    return WorkerRecord(
+        id=f"inline-{host}-{pid}-{secrets.token_hex(4)}",
+        name="inline",
+        host=host,
+        pid=pid,
+        version=django_manta.__version__,
+        cluster=backend.config.cluster,
+        queues=tuple(queues or sorted(backend.queues)),
+        runner="inline",
+    )
