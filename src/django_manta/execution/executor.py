@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from asgiref.sync import async_to_sync
-from django.db import DatabaseError, close_old_connections, transaction
+from django.db import DatabaseError, connections, transaction
 from django.tasks import task_backends
 from django.tasks.base import TaskError
 from django.tasks.exceptions import InvalidTaskBackend
@@ -74,7 +74,8 @@ def execute(claim: Claimed, *, executor: str = "", interruptible: bool = False) 
     with Ctrl-C; the caller then settles the run as interrupted.
     """
     started = time.monotonic()
-    close_old_connections()
+    callers = {each.alias for each in connections.all(initialized_only=True) if each.in_atomic_block}
+    _close_old_connections(callers)
     try:
         try:
             admitted = _admit(claim)
@@ -83,7 +84,17 @@ def execute(claim: Claimed, *, executor: str = "", interruptible: bool = False) 
         with running(CurrentRun(str(claim.id), claim.task, admitted.context.attempt, claim.deadline)):
             return _Run(admitted, executor, started, interruptible).execute()
     finally:
-        close_old_connections()
+        _close_old_connections(callers)
+
+
+def _close_old_connections(callers: set[str]) -> None:
+    """
+    Django's ``close_old_connections()``, but for those on which the caller holds a transaction, as in a
+    TestCase: Django takes the lack of autocommit for a fault and would drop them, and the transaction.
+    """
+    for connection in connections.all(initialized_only=True):
+        if connection.alias not in callers:
+            connection.close_if_unusable_or_obsolete()
 
 
 # -- admission ---------------------------------------------------------------------------------------
@@ -165,7 +176,7 @@ def _running_result(claim: Claimed) -> TaskResult:
 def _refused(claim: Claimed, refusal: Exception, executor: str) -> Settlement:
     """Give the run back for a while, in case a newer release knows it; then fail it."""
     refused_for = None if claim.refused_for is None else claim.refused_for.total_seconds()
-    backend = task_backends.settings.get(claim.backend) and task_backends[claim.backend]
+    backend: Any = task_backends.settings.get(claim.backend) and task_backends[claim.backend]
     skew = backend.config.skew_seconds if hasattr(backend, "config") else 600.0
     verdict = policy.after_refusal(refused_for, skew)
     message = text.storable(str(refusal), text.MESSAGE_LIMIT)
