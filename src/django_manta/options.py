@@ -261,10 +261,10 @@ def parse(name: str, value: Any) -> Any:
         return option.parse(value)
     except (TypeError, ValueError) as error:
         sentence = str(error).rstrip(".")
-        if not sentence.startswith(name):
+        if sentence.startswith("must "):
             sentence = f"{name} {sentence}"
-        if repr(value) not in sentence:
-            sentence += f", not {value!r}"
+            if ", not " not in sentence:
+                sentence += f", not {value!r}"
         raise type(error)(f"Task option {sentence}.") from None
 
 

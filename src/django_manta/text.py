@@ -16,7 +16,8 @@ def clean(text: str) -> str:
     if "\0" in text:
         text = text.replace("\0", "\ufffd")
     if not text.isascii():
-        text = text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+        # By way of UTF-16, where a pair of surrogates is one character and a lone one is one fault.
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text
 
 

@@ -1,12 +1,16 @@
 """Tasks that the tests enqueue. Each does one thing worth watching."""
 
+import asyncio
+import logging
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from django.db import transaction
+from django.db import connections, transaction
+from django.tasks import default_task_backend
 
 from django_manta import TaskContext, task
-
+from django_manta.ledger import Ledger
 from tests.app.models import Ledgerline
 
 
@@ -78,3 +82,177 @@ def write_then_hook_fails(label: str) -> None:
         raise RuntimeError("a hook of the task's")
 
     transaction.on_commit(hook)
+
+
+@task
+def join_another(result_id: str) -> Any:
+    return default_task_backend.get_result(result_id).join(timeout=5)
+
+
+@task(takes_context=True, max_attempts=3)
+def cancel_itself(context: TaskContext, fails: bool = False) -> None:
+    context.task_result.task.get_result(context.run_id).cancel("by itself")
+    if fails:
+        raise RuntimeError("stopped")
+
+
+@task(takes_context=True)
+def tell_progress(context: TaskContext, steps: int) -> None:
+    for _ in context.track(range(steps), message="stepping"):
+        pass
+    context.metadata["seen"] = steps
+    context.save_metadata()
+
+
+@task(takes_context=True, atomic=True)
+def tell_progress_atomically(context: TaskContext) -> Any:
+    context.progress(1, 2, "half")
+    context.metadata["told"] = True
+    context.save_metadata()
+    with ThreadPoolExecutor(1) as elsewhere:
+        return elsewhere.submit(_look_from_elsewhere, context.run_id).result()
+
+
+def _look_from_elsewhere(run_id: str) -> Any:
+    try:
+        result = default_task_backend.get_result(run_id)
+        return [result.progress.done if result.progress else None, result.metadata]
+    finally:
+        connections.close_all()
+
+
+@task(timeout=0.2, max_attempts=2, backoff=0)
+def sleep_too_long() -> None:
+    time.sleep(30)
+
+
+@task(timeout=0.2)
+def spin_too_long() -> None:
+    while True:
+        pass
+
+
+@task(timeout=0.2)
+async def sleep_too_long_async() -> None:
+    await asyncio.sleep(30)
+
+
+@task
+def fail_unspeakably(kind: str) -> None:
+    match kind:
+        case "nul":
+            raise ValueError("a\0b\ud800c")
+        case "long":
+            raise ValueError("x" * 10_000_000)
+        case "str":
+            raise UnspeakableError
+
+
+class UnspeakableError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@task
+def return_unstorable(kind: str) -> Any:
+    return {"object": object(), "nan": float("nan"), "nul": "a\0b", "keys": {1: 2}}[kind]
+
+
+@task(aliases=["tests.app.tasks.former_name"])
+def present_name() -> str:
+    return "found"
+
+
+@task
+def enqueue_another() -> str:
+    return add.enqueue(1, 2).id
+
+
+@task
+def log_a_line() -> None:
+    logging.getLogger("tests.app").warning("working")
+
+
+@task(atomic=True)
+def write_and_lose(label: str) -> None:
+    """Somebody else settles the run while it works: nothing it writes may stay."""
+    Ledgerline.objects.create(label=label, amount=1)
+    Ledger().recover(lambda orphan: 3)
+
+
+@task(atomic=True, max_attempts=2, backoff=0)
+def break_a_constraint() -> None:
+    Ledgerline.objects.create(pk=1, label="twice")
+    Ledgerline.objects.create(pk=1, label="twice")
+
+
+@task
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+@task
+def doomed(value: str) -> str:
+    return value
+
+
+AlsoValueError = ValueError
+
+
+def give_up(error: BaseException, result: Any) -> None:
+    assert isinstance(error, ValueError)
+    assert result.attempts == 1
+
+
+def once_more(error: BaseException, result: Any) -> float | None:
+    return 0 if result.attempts < 2 else None
+
+
+def broken_backoff(error: BaseException, result: Any) -> float:
+    raise RuntimeError("broken")
+
+
+# -- middleware --------------------------------------------------------------------------------------
+
+TRAIL: list[str] = []
+
+
+def outer(get_value: Any) -> Any:
+    def middleware(context: TaskContext) -> Any:
+        TRAIL.append("outer in")
+        value = get_value(context)
+        TRAIL.append(f"outer out {value}")
+        return value
+
+    return middleware
+
+
+def inner(get_value: Any) -> Any:
+    def middleware(context: TaskContext) -> Any:
+        TRAIL.append("inner in")
+        value = get_value(context)
+        TRAIL.append(f"inner out {value}")
+        return value * 10
+
+    return middleware
+
+
+def refusing(get_value: Any) -> Any:
+    def middleware(context: TaskContext) -> Any:
+        raise PermissionError(context.run_id)
+
+    return middleware
+
+
+def stamp(enqueue: Any) -> Any:
+    def middleware(calls: list[Any]) -> Any:
+        return enqueue(
+            [call.replace(task=call.task.using(metadata={"stamped": len(calls)})) for call in calls]
+        )
+
+    return middleware
+
+
+@task
+def enqueue_itself() -> None:
+    enqueue_itself.enqueue()

@@ -8,18 +8,19 @@ ledger, so that what it shows is what a worker would do.
 import os
 import secrets
 import socket
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from django.tasks import task_backends
+from django.tasks import DEFAULT_TASK_QUEUE_NAME, task_backends
 
 import django_manta
 from django_manta import options
 from django_manta.exceptions import TaskNotFound
-from django_manta.execution import desk
+from django_manta.execution import announce, desk
 from django_manta.execution.executor import execute
 from django_manta.ledger import Claimed, Ledger, Orphan, Settlement, WorkerRecord
 from django_manta.states import Outcome, State
@@ -27,6 +28,9 @@ from django_manta.task import find
 
 #: How many runs are claimed together. They wait for each other, so not many.
 BATCH = 20
+
+#: How long to wait for somebody who holds the row of a run that is to be settled.
+_BUSY_PAUSE_SECONDS = 0.02
 
 #: Far enough ahead for every scheduled run.
 _EVER = timedelta(days=365_000)
@@ -83,17 +87,18 @@ def _drain(
 ) -> Drained:
     drained = Drained()
     while max_runs is None or drained.runs < max_runs:
-        ledger.expire()
+        announce.ended(backend, ledger.expire())
         ledger.promote(ahead=_EVER if include_scheduled else timedelta(0))
         room = BATCH if max_runs is None else min(BATCH, max_runs - drained.runs)
         claims = ledger.claim(worker, queues or _queues(ledger, backend), room)
         if not claims:
             break
-        _execute(ledger, claims, drained, on_settled)
+        _execute(backend, ledger, claims, drained, on_settled)
     return drained
 
 
 def _execute(
+    backend: Any,
     ledger: Ledger,
     claims: list[Claimed],
     drained: Drained,
@@ -106,19 +111,31 @@ def _execute(
             current = claim
             execution = execute(claim, executor="inline", interruptible=True)
             settlement = execution.settlement
-            if settlement is not None and not execution.settled:
-                ledger.settle([settlement], claim.worker)
-            del unsettled[claim.token]
+            state = None
             if settlement is not None:
-                drained.outcomes[settlement.outcome] += 1
-                drained.states[settlement.next_state] += 1
-                if on_settled is not None:
-                    on_settled(claim, settlement)
+                state = settlement.next_state if execution.settled else _settle(ledger, settlement, claim)
+            del unsettled[claim.token]
             current = None
+            if settlement is None or state is None:
+                continue
+            drained.outcomes[settlement.outcome] += 1
+            drained.states[state] += 1
+            announce.settled(backend, claim, settlement, state)
+            if on_settled is not None:
+                on_settled(claim, settlement)
     finally:
         # Reached with something left only when a person interrupts, or the database is gone.
         if unsettled:
             ledger.settle([_given_back(claim, started=claim is current) for claim in unsettled.values()])
+
+
+def _settle(ledger: Ledger, settlement: Settlement, claim: Claimed) -> State | None:
+    """The state the run reached, or None when it was no longer ours to settle."""
+    while True:
+        settled = ledger.settle([settlement], claim.worker)
+        if not settled.busy:
+            return settled.moved.get(claim.token)
+        time.sleep(_BUSY_PAUSE_SECONDS)
 
 
 def _given_back(claim: Claimed, *, started: bool) -> Settlement:
@@ -152,10 +169,12 @@ def _queues(ledger: Ledger, backend: Any) -> list[str]:
     """
     declared = sorted(backend.queues)
     known: set[str] = set()
-    for other in task_backends.all(initialized_only=False):
-        if not other.queues:
+    # From the settings: a backend that cannot be imported must not stop the others.
+    for other in task_backends.settings.values():
+        queues = other.get("QUEUES", [DEFAULT_TASK_QUEUE_NAME])
+        if not queues:
             return sorted({*declared, *(ledger.ready_queues() if not declared else ())}) or ["default"]
-        known |= other.queues
+        known.update(queues)
     return [*declared, *(queue for queue in ledger.ready_queues() if queue not in known)]
 
 

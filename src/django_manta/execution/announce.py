@@ -1,0 +1,47 @@
+"""
+Tells receivers what was settled, after it was.
+
+The executor has sent Django's ``task_finished`` for the ends it decided. Ends that no executor
+decided (expired, lost, cancelled on the way) are told here, so that every run's end is told once.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+from uuid import UUID
+
+from django.tasks.signals import task_finished
+
+from django_manta.ledger import Claimed, Settlement
+from django_manta.result import from_record
+from django_manta.signals import attempt_finished, run_settled
+from django_manta.states import ENDS, State
+
+
+def settled(backend: Any, claim: Claimed, settlement: Settlement, state: State) -> None:
+    """An attempt was settled and left its run in ``state``."""
+    attempt_finished.send_robust(
+        sender=type(backend),
+        run_id=str(claim.id),
+        attempt=claim.attempts,
+        outcome=settlement.outcome,
+        state=state,
+    )
+    if state not in ENDS:
+        return
+    if settlement.next_state not in ENDS or settlement.refused:
+        # It was to be tried again but somebody had cancelled it, or its task was never found.
+        _finished(backend, [claim.id])
+    run_settled.send_robust(sender=type(backend), run_id=str(claim.id), state=state)
+
+
+def ended(backend: Any, run_ids: Iterable[UUID]) -> None:
+    """Runs ended and no executor knows of it."""
+    for record in _finished(backend, run_ids):
+        run_settled.send_robust(sender=type(backend), run_id=str(record.id), state=record.state)
+
+
+def _finished(backend: Any, run_ids: Iterable[UUID]) -> list[Any]:
+    records: list[Any] = backend.ledger.fetch(run_ids)
+    for record in records:
+        task_finished.send_robust(sender=type(backend), task_result=from_record(record))
+    return records

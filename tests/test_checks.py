@@ -1,0 +1,140 @@
+"""System checks: stable ids, hints, and silence when all is well."""
+
+from typing import Any
+
+import pytest
+from django.core import checks as system
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connections
+from django.tasks import task_backends
+from django.test import override_settings
+
+from django_manta.checks import CHECKS
+from tests.app import tasks
+
+# Django's own model checks ask SQLite what it can do.
+pytestmark = pytest.mark.django_db(databases=["default", "other"])
+
+GOOD: dict[str, Any] = {"BACKEND": "django_manta.MantaBackend", "QUEUES": ["default", "urgent", "slow"]}
+
+
+class ToOther:
+    """Sends manta's tables to the second database."""
+
+    def db_for_read(self, model: Any, **hints: Any) -> str | None:
+        return "other" if model._meta.app_label == "manta" else None
+
+    db_for_write = db_for_read
+
+
+def found(**settings: Any) -> dict[str, Any]:
+    with override_settings(**settings):
+        messages = system.run_checks()
+    ours = {message.id: message for message in messages if str(message.id).startswith("manta.")}
+    for message in ours.values():
+        assert message.hint, message
+        assert message.id in CHECKS
+    return ours
+
+
+def with_options(options: Any, **rest: Any) -> dict[str, Any]:
+    return {"TASKS": {"default": {**GOOD, "OPTIONS": options, **rest}}}
+
+
+def test_a_good_project_hears_nothing() -> None:
+    assert found() == {}
+    assert found(**with_options({"TASK_DEFAULTS": {"max_attempts": 3}, "RETENTION": {"FAILED": None}})) == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "check", "words"),
+    [
+        ({"TASK_DEFAULT": {}}, "manta.E001", "Unknown option 'TASK_DEFAULT'."),
+        ({"task_defaults": {}}, "manta.E001", "Unknown option 'task_defaults'."),
+        ({"RAY": {"ADDRESS": "local"}}, "manta.E001", "Option 'RAY' is not supported by this version"),
+        ({"SCHEDULES": []}, "manta.E001", "Option 'SCHEDULES' is not supported"),
+        ({"TASK_DEFAULTS": 3}, "manta.E002", "TASK_DEFAULTS must be a dict of task keywords, not 3."),
+        ({"TASK_DEFAULTS": {"max_attempts": "3"}}, "manta.E002", "max_attempts must be a whole number, not '3'"),
+        ({"TASK_DEFAULTS": {"aliases": ["a.b"]}}, "manta.E002", "'aliases' cannot be given in settings"),
+        ({"TASK_DEFAULTS": {"tries": 3}}, "manta.E002", "Unknown task option 'tries'"),
+        ({"QUEUE_OPTIONS": {"slow": {"runner": "ray"}}}, "manta.E002", "slow: runner must be one of inline"),
+        ({"QUEUE_OPTIONS": {"slow": 3}}, "manta.E002", "must be a dict of options of queue 'slow', not 3"),
+        ({"TASK_OPTIONS": {"a.b": {"timeout": -1}}}, "manta.E002", "a.b: Task option timeout must be"),
+        ({"SKEW_SECONDS": "10"}, "manta.E002", "SKEW_SECONDS must be seconds (0 or more) or a timedelta"),
+        ({"CLUSTER": ""}, "manta.E002", "CLUSTER must be a name, not ''."),
+        ({"MIDDLEWARE": "a.b"}, "manta.E002", "MIDDLEWARE must be a list of dotted paths, not 'a.b'."),
+        ({"RETENTION": {"READY": None}}, "manta.E002", "knows the states"),
+        ({"RETENTION": {"FAILED": 3}}, "manta.E002", "must give a timedelta or None"),
+        ([], "manta.E002", "OPTIONS must be a dict, not []."),
+        ({"MIDDLEWARE": ["tests.nowhere.x"]}, "manta.E008", "MIDDLEWARE: 'tests.nowhere.x' cannot be imported"),
+        ({"DATABASE": "third"}, "manta.E009", "DATABASE is 'third', which is not in DATABASES."),
+        ({"QUEUE_OPTIONS": {"gpu": {"timeout": 3}}}, "manta.W002", "queue 'gpu' has QUEUE_OPTIONS but is not"),
+        ({"TASK_OPTIONS": {"no.such": {"timeout": 3}}}, "manta.W005", "Task 'no.such' cannot be found"),
+    ],
+)
+def test_settings_that_are_wrong(options: Any, check: str, words: str) -> None:
+    messages = found(**with_options(options))
+    assert set(messages) == {check}
+    assert words in messages[check].msg
+
+
+def test_settings_that_are_wrong_are_also_refused_when_used() -> None:
+    with (
+        override_settings(**with_options({"TASK_DEFAULT": {}, "CLUSTER": 3})),
+        pytest.raises(ImproperlyConfigured) as caught,
+    ):
+        _ = task_backends["default"].config
+    assert "Unknown option 'TASK_DEFAULT'. Did you mean 'TASK_DEFAULTS'?" in str(caught.value)
+    assert "CLUSTER must be a name, not 3." in str(caught.value)
+
+
+def test_time_zones_are_needed() -> None:
+    assert "manta.E006" in found(USE_TZ=False)
+
+
+@pytest.mark.parametrize(
+    ("key", "debug", "weak"),
+    [
+        ("short", True, True),
+        ("a" * 60, True, True),
+        ("django-insecure-" + "0123456789" * 5, False, True),
+        ("django-insecure-" + "0123456789" * 5, True, False),
+        ("0123456789" * 5, False, False),
+    ],
+)
+def test_a_weak_key(key: str, debug: bool, weak: bool) -> None:
+    assert ("manta.W001" in found(SECRET_KEY=key, DEBUG=debug)) == weak
+
+
+def test_two_backends_that_share_a_queue() -> None:
+    messages = found(TASKS={"default": GOOD, "second": {**GOOD, "QUEUES": ["slow", "own"]}})
+    assert set(messages) == {"manta.W004"}
+    assert "TASKS['default'] and TASKS['second'] share: slow." in messages["manta.W004"].msg
+
+
+def test_tables_in_another_database_and_atomic_tasks_on_such_a_set_up() -> None:
+    messages = found(DATABASE_ROUTERS=["tests.test_checks.ToOther"])
+    assert set(messages) == {"manta.W003", "manta.E007"}
+    assert "is atomic, but manta's tables are in database 'other'" in messages["manta.E007"].msg
+    assert tasks.write_atomically.module_path
+
+
+@pytest.mark.sqlite
+def test_sqlite_must_begin_immediate() -> None:
+    options = connections["default"].settings_dict["OPTIONS"]
+    former = options.pop("transaction_mode")
+    try:
+        assert set(found()) == {"manta.E004"}
+    finally:
+        options["transaction_mode"] = former
+
+
+def test_other_databases_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(connections["default"]), "vendor", "mysql")
+    assert "manta.E005" in found()
+
+
+@pytest.mark.postgres
+def test_psycopg2_is_not_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("django.db.backends.postgresql.psycopg_any.is_psycopg3", False)
+    assert set(found()) == {"manta.E003"}
