@@ -114,6 +114,7 @@ AFTER_OUTCOME: dict[Outcome, frozenset[State]] = {
     Outcome.SUCCESSFUL: frozenset({State.SUCCESSFUL}),
     Outcome.FAILED: frozenset({State.FAILED, State.READY, State.SCHEDULED}),
     Outcome.TIMED_OUT: frozenset({State.FAILED, State.READY, State.SCHEDULED}),
+    Outcome.CANCELLED: frozenset({State.CANCELLED}),
     Outcome.CRASHED: frozenset({State.QUARANTINED, State.READY, State.SCHEDULED}),
     Outcome.LOST: frozenset({State.LOST, State.READY, State.SCHEDULED}),
     Outcome.RETURNED: frozenset({State.READY, State.SCHEDULED}),

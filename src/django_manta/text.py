@@ -11,6 +11,18 @@ MESSAGE_LIMIT = 10_000
 TRACEBACK_LIMIT = 60_000
 
 
+def is_storable(text: str) -> bool:
+    """Whether every database takes ``text`` as it is."""
+    if "\0" in text:
+        return False
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            return False
+    return True
+
+
 def clean(text: str) -> str:
     """``text`` without what databases refuse: NUL and surrogates become U+FFFD."""
     if "\0" in text:

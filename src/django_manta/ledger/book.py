@@ -67,75 +67,79 @@ class Ledger:
     def _enqueue(self, runs: Sequence[NewRun]) -> list[Enqueued]:
         if not runs:
             return []
-        asked = dumps([rows.new_row(self.dialect, run) for run in runs])
-        found = {}
-        for row in self.session.rows("enqueue", {"runs": asked}):
-            one = rows.enqueued(self.dialect, row)
-            found[one.id] = one
-        return [found[run.id] for run in runs]
+        params, keys = rows.new_runs(self.dialect, runs)
+        made = {row[0]: rows.made(self.dialect, row) for row in self.session.rows("enqueue", params)}
+        return [Enqueued(id=run.id, **made[key]) for run, key in zip(runs, keys, strict=True)]
 
     # -- the path of a run -----------------------------------------------------------------------
 
-    def claim(self, worker: str, queues: Sequence[str], limit: int) -> list[Claimed]:
+    def claim(
+        self, worker: str, queues: Sequence[str], limit: int, *, horizon: float | None = None
+    ) -> list[Claimed]:
         """
         Take up to ``limit`` ready runs of ``queues`` for ``worker``, in one statement.
 
         The queues take turns, so that none starves another; within a queue it is priority, then
-        deadline, then first come. A second statement fetches history only for runs that have any.
+        deadline, then first come. With ``horizon``, only runs whose deadline is within so many
+        seconds. A second statement fetches history only for runs that have any.
         """
         if not queues or limit < 1:
             return []
-        params = {"worker": worker, "queues": self.dialect.listing(queues), "limit": limit}
+        params = {"worker": worker, "queues": self.dialect.listing(queues), "limit": limit, "horizon": horizon}
         claims = [rows.claimed(self.dialect, row) for row in self.session.rows("claim", params)]
         tried = [claim.id for claim in claims if claim.attempts > 1]
         if tried:
             claims = rows.with_history(claims, self.history(tried))
         return rows.in_turns(claims, queues)
 
-    def settle(self, settlements: Iterable[Settlement], worker: str | None = None) -> Settled:
+    def settle(
+        self, settlements: Iterable[Settlement], worker: str | None = None, *, recovering: bool = False
+    ) -> Settled:
         """
         Move the runs of ended executions and append their attempts.
 
         Fenced by id, token and, for a worker's settlement, ``worker``; an executor that settles
-        itself gives None. What the database refuses to store is found by halving the batch and
+        itself gives None. A worker whose lease is lost can settle nothing; ``recovering`` is for whoever
+        settles what it held. What the database refuses to store is found by halving the batch and
         settled as a failure, so that one bad outcome never takes its neighbours with it.
         """
-        batch = list({settlement.token: settlement for settlement in settlements}.values())
+        batch = list({settlement.execution: settlement for settlement in settlements}.values())
         if not batch:
             return Settled()
-        moved = self._settle_or_halve(batch, worker)
+        moved = self._settle_or_halve(batch, worker, recovering)
         missing = [settlement for settlement in batch if settlement.token not in moved]
         if not missing:
             return Settled(moved)
-        standing = self._standing(missing, worker)
-        busy = frozenset(settlement.token for settlement in missing if settlement.token in standing)
-        gone = frozenset(settlement.token for settlement in missing if settlement.token not in standing)
+        standing = self._standing(missing, worker, recovering)
+        busy = frozenset(settlement.token for settlement in missing if settlement.execution in standing)
+        gone = frozenset(settlement.token for settlement in missing if settlement.execution not in standing)
         return Settled(moved, gone, busy)
 
-    def _settle_or_halve(self, batch: list[Settlement], worker: str | None) -> dict[int, State]:
+    def _settle_or_halve(self, batch: list[Settlement], worker: str | None, recovering: bool) -> dict[int, State]:
         try:
             with self.session.transaction():
-                return self._settle(batch, worker)
-        except (DataError, UnicodeError) as error:
+                return self._settle(batch, worker, recovering)
+        except (DataError, ValueError) as error:
             if len(batch) == 1:
-                return self._settle([rows.unstorable(batch[0], error)], worker)
+                with self.session.transaction():
+                    return self._settle([rows.unstorable(batch[0], error)], worker, recovering)
             half = len(batch) // 2
-            moved = self._settle_or_halve(batch[:half], worker)
-            return moved | self._settle_or_halve(batch[half:], worker)
+            moved = self._settle_or_halve(batch[:half], worker, recovering)
+            return moved | self._settle_or_halve(batch[half:], worker, recovering)
 
-    def _settle(self, batch: list[Settlement], worker: str | None) -> dict[int, State]:
-        params = {"settlements": dumps([rows.settlement_row(one) for one in batch]), "worker": worker}
+    def _settle(self, batch: list[Settlement], worker: str | None, recovering: bool) -> dict[int, State]:
+        params = {"settlements": rows.settlement_rows(batch), "worker": worker, "recovering": recovering}
         if self.dialect.name == "sqlite":
             self.session.run("settle_attempts", params)
         return {token: State(state) for token, state in self.session.rows("settle", params)}
 
-    def _standing(self, settlements: list[Settlement], worker: str | None) -> set[int]:
-        """The tokens that are still in force, now that the batch has been tried."""
-        return {
-            run.token
-            for run in self.fetch([settlement.run_id for settlement in settlements], history=False)
-            if run.token is not None and (worker is None or run.worker == worker)
-        }
+    def _standing(
+        self, settlements: list[Settlement], worker: str | None, recovering: bool
+    ) -> set[tuple[UUID, int]]:
+        """The executions that still are theirs to settle, now that the batch has been tried."""
+        ids = self._listed(settlement.run_id for settlement in settlements)
+        standing = self.session.rows("standing", {"ids": ids, "worker": worker, "recovering": recovering})
+        return {(self.dialect.read_id(run_id), token) for run_id, token in standing}
 
     # -- keeping the house -----------------------------------------------------------------------
 
@@ -186,12 +190,11 @@ class Ledger:
         return Pruned(deleted, tuple(refused), last)
 
     def _delete(self, ids: list[UUID], refused: list[UUID]) -> int:
-        params = {"ids": self._listed(ids)}
         try:
             with self.session.transaction():
-                gone = self.session.rows("delete", params)
+                gone = self.session.rows("delete", {"ids": self._listed(ids)})
                 if self.dialect.name == "sqlite":
-                    self.session.run("delete_attempts", params)
+                    self.session.run("delete_attempts", {"ids": self.dialect.listing([row[0] for row in gone])})
                 else:
                     self.session.run("constraints", {})
                 return len(gone)
@@ -239,9 +242,9 @@ class Ledger:
         [[seen_at]] = self.session.rows("register", params)
         return self.dialect.read_moment(seen_at)
 
-    def beat(self, worker: str) -> datetime | None:
+    def beat(self, worker: str, stopping: bool = False) -> datetime | None:
         """Renew a lease: when, or None if it was marked lost."""
-        renewed = self.session.rows("beat", {"id": worker})
+        renewed = self.session.rows("beat", {"id": worker, "stopping": stopping})
         return self.dialect.read_moment(renewed[0][0]) if renewed else None
 
     def mark_lost(self, worker: str, seen_at: datetime) -> bool:
@@ -264,11 +267,20 @@ class Ledger:
         """
         Settle as LOST what lost workers held: ready again, or LOST for good past ``max_losses``.
 
-        Fenced like every settlement, by the token: an execution that settled itself meanwhile, or
-        was adopted, is left alone.
+        Fenced like every settlement of a worker, by token and owner: an execution that settled
+        itself meanwhile, or was adopted, is left alone.
         """
-        orphans = self.orphans(worker, limit)
-        return self.settle(rows.loss(orphan, max_losses(orphan)) for orphan in orphans)
+        return self.recover_these(self.orphans(worker, limit), max_losses)
+
+    def recover_these(self, orphans: Iterable[Orphan], max_losses: Callable[[Orphan], int]) -> Settled:
+        """See recover()."""
+        held: dict[str, list[Settlement]] = {}
+        for orphan in orphans:
+            held.setdefault(orphan.worker, []).append(rows.loss(orphan, max_losses(orphan)))
+        recovered = Settled()
+        for former, losses in held.items():
+            recovered |= self.settle(losses, former, recovering=True)
+        return recovered
 
     def adopt(self, executions: Iterable[tuple[UUID, int]], former: str, worker: str) -> set[int]:
         """Executions change hands: the token survives, the owner changes. The tokens taken over."""
@@ -310,8 +322,7 @@ class Ledger:
         """The runs that exist among ``ids``, in that order: one statement, and one for their history."""
         ids = list(ids)
         records = [
-            rows.run_record(self.dialect, row)
-            for row in self.session.rows("fetch", {"ids": self._listed(ids)})
+            rows.run_record(self.dialect, row) for row in self.session.rows("fetch", {"ids": self._listed(ids)})
         ]
         histories = self.history([record.id for record in records]) if history else {}
         found = {record.id: replace(record, history=histories.get(record.id, ())) for record in records}
@@ -328,9 +339,7 @@ class Ledger:
             return {}
         grouped: dict[UUID, list[AttemptRecord]] = {}
         for row in self.session.rows("history", {"ids": self._listed(ids)}):
-            grouped.setdefault(self.dialect.read_id(row[0]), []).append(
-                rows.attempt_record(self.dialect, row)
-            )
+            grouped.setdefault(self.dialect.read_id(row[0]), []).append(rows.attempt_record(self.dialect, row))
         return {run_id: tuple(attempts) for run_id, attempts in grouped.items()}
 
     def _listed(self, ids: Iterable[UUID]) -> Any:

@@ -43,8 +43,6 @@ def repair(ledger: Ledger, limit: int = 1_000) -> list[Finding]:
             )
             mended[name] = {ledger.dialect.read_id(row[0]) for row in rows}
     return [
-        Finding(
-            finding.check, finding.run_id, finding.detail, finding.run_id in mended.get(finding.check, set())
-        )
+        Finding(finding.check, finding.run_id, finding.detail, finding.run_id in mended.get(finding.check, set()))
         for finding in findings
     ]

@@ -1,4 +1,9 @@
-"""What goes into the ledger and what comes out of it: plain records, no models."""
+"""
+What goes into the ledger and what comes out of it: plain records, no models.
+
+Nobody changes a record. Those that are made by the thousand are not frozen all the same: a frozen
+dataclass takes three times as long to make.
+"""
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -8,7 +13,7 @@ from uuid import UUID
 from django_manta.states import AFTER_OUTCOME, Outcome, State
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class NewRun:
     """What an enqueue asks for. Moments are absolute, or counted from the database's now."""
 
@@ -27,7 +32,7 @@ class NewRun:
     hold: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Enqueued:
     """What the database made of a new run."""
 
@@ -58,7 +63,7 @@ class AttemptRecord:
     peak_memory: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Claimed:
     """A run that now belongs to a worker: all that an executor needs."""
 
@@ -85,11 +90,13 @@ class Claimed:
     worker: str
     #: How long this code's refusals of the run have gone on, by the database's clock.
     refused_for: timedelta | None
+    #: It was there when an executor died: it travels alone.
+    suspect: bool = False
     #: Ended attempts of the run; empty for a first attempt.
     history: tuple[AttemptRecord, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Settlement:
     """How one execution ended, and where its run goes unless somebody asked to cancel it."""
 
@@ -114,12 +121,19 @@ class Settlement:
     peak_memory: int | None = None
     #: The code could not verify or find the task: starts (or goes on with) the skew period.
     refused: bool = False
+    #: Its executor died in company: not charged, and it travels alone next time.
+    suspect: bool = False
 
     def __post_init__(self) -> None:
         if self.next_state not in AFTER_OUTCOME.get(self.outcome, frozenset()):
             raise ValueError(f"An attempt that ended {self.outcome} cannot leave its run {self.next_state}.")
         if (self.next_state is State.SCHEDULED) != (self.delay is not None):
             raise ValueError("A delay goes with SCHEDULED, and SCHEDULED with a delay.")
+
+    @property
+    def execution(self) -> tuple[UUID, int]:
+        """What is settled: the run, and the token that names this execution of it."""
+        return self.run_id, self.token
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +146,9 @@ class Settled:
     not_mine: frozenset[int] = frozenset()
     #: Executions whose rows somebody held locked: settle them again.
     busy: frozenset[int] = frozenset()
+
+    def __or__(self, other: "Settled") -> "Settled":
+        return Settled(self.moved | other.moved, self.not_mine | other.not_mine, self.busy | other.busy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,6 +196,7 @@ class Orphan:
     queue: str
     overrides: str
     losses: int
+    suspect: bool
     worker: str
 
 

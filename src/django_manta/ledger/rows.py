@@ -4,6 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import zip_longest
+from json import dumps
+from math import isfinite
+from operator import attrgetter
 from typing import Any
 
 from django_manta import text
@@ -11,7 +14,6 @@ from django_manta.exceptions import TaskLost, UnstorableOutcome
 from django_manta.ledger.records import (
     AttemptRecord,
     Claimed,
-    Enqueued,
     NewRun,
     Orphan,
     RunRecord,
@@ -20,18 +22,59 @@ from django_manta.ledger.records import (
 from django_manta.ledger.session import Dialect, Row
 from django_manta.states import Outcome, State
 
+#: Moments beyond this would leave the calendars of Python and SQLite, which end with the year 9999.
+FARTHEST = timedelta(days=365_250)
 
-def new_row(dialect: Dialect, run: NewRun) -> dict[str, Any]:
+
+#: What the runs of one task have in common, as a rule: all but their id, arguments and signature.
+_kind = attrgetter(
+    "task",
+    "backend",
+    "queue",
+    "priority",
+    "hold",
+    "overrides",
+    "metadata",
+    "deadline",
+    "run_after",
+    "expires",
+)
+
+
+def new_runs(dialect: Dialect, runs: Sequence[NewRun]) -> tuple[dict[str, str], Sequence[Any]]:
+    """
+    The parameters of an enqueue, and for each run by what to find it in the answer.
+
+    SQLite takes a list of rows and answers each, by its id. PostgreSQL takes a list a column, and
+    takes and answers what the runs of one kind have in common once, by the place of the kind.
+    """
+    ids = [run.id.hex for run in runs]
+    if dialect.name == "sqlite":
+        return {"runs": dumps([_own(run) | _shared(dialect, run) for run in runs])}, ids
+    kinds: dict[Any, int] = {}
+    places = [kinds.setdefault(_kind(run), len(kinds)) for run in runs]
+    samples = dict(zip(places, runs, strict=True))
+    return {
+        "kinds": dumps([{"place": place} | _shared(dialect, run) for place, run in samples.items()]),
+        "places": dumps(places),
+        "ids": dumps(ids),
+        "arguments": dumps([run.arguments for run in runs]),
+        "signatures": dumps([run.signature for run in runs]),
+    }, places
+
+
+def _own(run: NewRun) -> dict[str, Any]:
+    return {"id": run.id.hex, "arguments": run.arguments, "signature": run.signature}
+
+
+def _shared(dialect: Dialect, run: NewRun) -> dict[str, Any]:
     row: dict[str, Any] = {
-        "id": run.id.hex,
         "task": run.task,
         "backend": run.backend,
         "queue": run.queue,
         "priority": run.priority,
         "hold": run.hold,
-        "arguments": run.arguments,
         "overrides": run.overrides,
-        "signature": run.signature,
         "metadata": run.metadata,
     }
     _put_moment(dialect, row, "deadline", run.deadline)
@@ -45,20 +88,22 @@ def new_row(dialect: Dialect, run: NewRun) -> dict[str, Any]:
 def _put_moment(dialect: Dialect, row: dict[str, Any], name: str, value: datetime | timedelta) -> None:
     """A moment travels as a date, or as seconds that the database counts from its own now."""
     if isinstance(value, timedelta):
+        if abs(value) > FARTHEST:
+            raise ValueError(f"{name} is {value}, more than a thousand years away: no database keeps such dates.")
         row[f"{name}_in"] = value.total_seconds()
     else:
         row[f"{name}_at"] = dialect.moment(value)
 
 
-def enqueued(dialect: Dialect, row: Row) -> Enqueued:
-    return Enqueued(
-        id=dialect.read_id(row[0]),
-        state=State(row[1]),
-        enqueued_at=dialect.read_moment(row[2]),
-        run_after=moment_or_none(dialect, row[3]),
-        deadline=dialect.read_moment(row[4]),
-        expires_at=moment_or_none(dialect, row[5]),
-    )
+def made(dialect: Dialect, row: Row) -> dict[str, Any]:
+    """What the database made of a new run, as the fields of Enqueued."""
+    return {
+        "state": State(row[1]),
+        "enqueued_at": dialect.read_moment(row[2]),
+        "run_after": moment_or_none(dialect, row[3]),
+        "deadline": dialect.read_moment(row[4]),
+        "expires_at": moment_or_none(dialect, row[5]),
+    }
 
 
 def claimed(dialect: Dialect, row: Row) -> Claimed:
@@ -86,6 +131,7 @@ def claimed(dialect: Dialect, row: Row) -> Claimed:
         losses=row[19],
         worker=row[20],
         refused_for=None if refused_for is None else timedelta(seconds=refused_for),
+        suspect=bool(row[22]),
     )
 
 
@@ -143,13 +189,27 @@ def moment_or_none(dialect: Dialect, value: Any) -> datetime | None:
     return None if value is None else dialect.read_moment(value)
 
 
+def settlement_rows(settlements: Sequence[Settlement]) -> str:
+    """Settlements as JSON. Raise ValueError for what not every database takes and gives back."""
+    listed = [settlement_row(settlement) for settlement in settlements]
+    written = dumps(listed, allow_nan=False)
+    # Escaped NULs and surrogates, or what looks like them: one look at all, a closer one if need be.
+    if r"\u0000" in written or r"\ud" in written:
+        for row in listed:
+            _refuse_unstorable(row)
+    return written
+
+
 def settlement_row(settlement: Settlement) -> dict[str, Any]:
+    delay = settlement.delay
+    if delay is not None and abs(delay) > FARTHEST.total_seconds():
+        raise ValueError(f"a delay of {delay} seconds ends after the year 9999")
     return {
         "run_id": settlement.run_id.hex,
         "token": settlement.token,
         "outcome": settlement.outcome.value,
         "next_state": settlement.next_state.value,
-        "delay": settlement.delay,
+        "delay": delay,
         "duration": round(settlement.duration, 6),
         "result": settlement.result,
         "result_signature": settlement.result_signature,
@@ -162,7 +222,14 @@ def settlement_row(settlement: Settlement) -> dict[str, Any]:
         "log_ref": settlement.log_ref,
         "peak_memory": settlement.peak_memory,
         "refused": settlement.refused,
+        "suspect": settlement.suspect,
     }
+
+
+def _refuse_unstorable(row: dict[str, Any]) -> None:
+    for name, value in row.items():
+        if isinstance(value, str) and not text.is_storable(value):
+            raise ValueError(f"{name} holds NUL characters or lone surrogates")
 
 
 def unstorable(settlement: Settlement, error: Exception) -> Settlement:
@@ -174,7 +241,7 @@ def unstorable(settlement: Settlement, error: Exception) -> Settlement:
         token=settlement.token,
         outcome=Outcome.FAILED,
         next_state=State.FAILED,
-        duration=settlement.duration,
+        duration=settlement.duration if isfinite(settlement.duration) else 0.0,
         reason=message,
         error_class=f"{UnstorableOutcome.__module__}.{UnstorableOutcome.__qualname__}",
         error_message=message,
@@ -183,17 +250,25 @@ def unstorable(settlement: Settlement, error: Exception) -> Settlement:
 
 
 def loss(orphan: Orphan, max_losses: int) -> Settlement:
-    """How the execution of a lost worker is settled: again, or for good when it vanished too often."""
+    """
+    How the execution of a lost worker is settled: again, or for good when it vanished too often.
+
+    Nobody knows which of its runs a worker died of, if of any. So none is charged the first time; all
+    travel alone the next time, and a run that loses a worker then pays for it. Only what must never
+    start twice is not given a second chance.
+    """
     message = f"Worker {orphan.worker} was lost while it held the run."
-    for_good = orphan.losses + 1 > max_losses
+    charged = orphan.suspect
+    for_good = max_losses == 0 or (charged and orphan.losses + 1 > max_losses)
     return Settlement(
         run_id=orphan.id,
         token=orphan.token,
         outcome=Outcome.LOST,
         next_state=State.LOST if for_good else State.READY,
-        reason=f"{message} Its executions vanished {orphan.losses + 1} times." if for_good else "",
+        reason=f"{message} It has no chance left: max_losses is {max_losses}." if for_good else "",
         error_class=f"{TaskLost.__module__}.{TaskLost.__qualname__}",
         error_message=message,
+        suspect=not charged,
     )
 
 

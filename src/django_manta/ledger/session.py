@@ -67,7 +67,7 @@ class SqliteDialect:
         return payload.dump(list(values))
 
     def moment(self, value: datetime) -> str:
-        return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
+        return value.astimezone(UTC).replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")
 
     def read_moment(self, value: str | datetime) -> datetime:
         if isinstance(value, str):
@@ -127,7 +127,8 @@ class DjangoSession:
     def rows(self, name: str, params: Mapping[str, Any]) -> list[Row]:
         with self.connection.cursor() as cursor:
             cursor.execute(statement(self.dialect.name, name), params)
-            return cursor.fetchall()
+            rows: list[Row] = cursor.fetchall()
+            return rows
 
     def run(self, name: str, params: Mapping[str, Any]) -> None:
         with self.connection.cursor() as cursor:
@@ -161,16 +162,21 @@ class PostgresSession:
 
     def _connect(self) -> "psycopg.Connection[Row]":
         import psycopg
+        import psycopg.sql
 
-        wrapper = connections[self.alias]
-        params = dict(wrapper.get_connection_params())  # type: ignore[attr-defined]
+        wrapper: Any = connections[self.alias]
+        params = dict(wrapper.get_connection_params())
         # Django's choices for its own cursors; ours are psycopg's defaults, which bind on the server.
         for name in ("cursor_factory", "context", "prepare_threshold"):
             params.pop(name, None)
         connection: psycopg.Connection[Row] = psycopg.connect(**params, autocommit=True, prepare_threshold=1)
+        if role := wrapper.settings_dict["OPTIONS"].get("assume_role"):
+            connection.execute(psycopg.sql.SQL("SET ROLE {}").format(psycopg.sql.Identifier(role)))
         connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
         connection.execute(
-            "SELECT set_config('statement_timeout', %s, false), set_config('lock_timeout', %s, false)",
+            "SELECT set_config('statement_timeout', %s, false), set_config('lock_timeout', %s, false),"
+            # In a zone far from UTC the last and first moments that Python knows could not be read.
+            " set_config('TimeZone', 'UTC', false)",
             [f"{STATEMENT_TIMEOUT_SECONDS}s", f"{LOCK_TIMEOUT_SECONDS}s"],
         )
         return connection
@@ -187,6 +193,26 @@ class PostgresSession:
     def transaction(self) -> Iterator[None]:
         with self._django_errors(), self.connection.transaction():
             yield
+
+    def listen(self, channel: str) -> None:
+        """Hear what is rung on ``channel`` from now on."""
+        from psycopg import sql
+
+        with self._django_errors():
+            self.connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
+
+    def heard(self, seconds: float = 0) -> list[str]:
+        """What was rung, waiting up to ``seconds`` for the first of it."""
+        with self._django_errors():
+            return [
+                notification.payload
+                for notification in self.connection.notifies(timeout=seconds, stop_after=1 if seconds else None)
+            ]
+
+    def fileno(self) -> int | None:
+        """The descriptor that becomes readable when something arrives."""
+        connection = self._connection
+        return None if connection is None or connection.closed else connection.fileno()
 
     def _django_errors(self) -> AbstractContextManager[None]:
         """Callers meet ``django.db`` exceptions here as everywhere else in a Django project."""
@@ -208,15 +234,22 @@ def own_session(alias: str = DEFAULT_DB_ALIAS) -> PostgresSession | DjangoSessio
 
 @contextmanager
 def _atomic_on(connection: BaseDatabaseWrapper) -> Iterator[None]:
-    """``transaction.atomic`` for a connection that is in no handler, at its outermost level only."""
+    """``transaction.atomic`` for a connection to SQLite that is in no handler."""
     connection.ensure_connection()
+    driver: Any = connection.connection
+    undo: tuple[str, ...]
+    if driver.in_transaction:
+        begin, commit, undo = "SAVEPOINT manta", "RELEASE manta", ("ROLLBACK TO manta", "RELEASE manta")
+    else:
+        begin, commit, undo = "BEGIN IMMEDIATE", "COMMIT", ("ROLLBACK",)
     with connection.cursor() as cursor:
-        cursor.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-    except BaseException:
-        with connection.cursor() as cursor:
-            cursor.execute("ROLLBACK")
-        raise
-    with connection.cursor() as cursor:
-        cursor.execute("COMMIT")
+        cursor.execute(begin)
+        try:
+            yield
+            # A deferred constraint speaks up here, and SQLite then leaves the transaction open.
+            cursor.execute(commit)
+        except BaseException:
+            # After some errors SQLite has rolled back by itself.
+            for each in undo if driver.in_transaction else ():
+                cursor.execute(each)
+            raise

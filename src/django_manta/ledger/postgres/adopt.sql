@@ -5,7 +5,7 @@ WITH held AS (
     JOIN manta_run AS run ON run.id = wanted.run_id AND run.token = wanted.token
     WHERE run.worker = %(former)s
     ORDER BY run.id
-    FOR UPDATE OF run SKIP LOCKED
+    FOR NO KEY UPDATE OF run SKIP LOCKED
 )
 UPDATE manta_run AS run
 SET worker = %(worker)s

@@ -2,17 +2,24 @@
 --
 -- Two looks at the index of ready runs, each bounded by batch × queues: the first, without locks,
 -- lets the queues take turns and finds how many of the batch each one gets; the second locks just
--- so many, passing over what other workers are taking. No queue can starve another, and no row is
--- locked that is not taken.
+-- so many, passing over what other workers are taking. When those were in the way, a third look
+-- makes up for them from any queue, so that nobody goes away empty-handed while runs are ready.
+-- No queue can starve another, and no row is locked that is not taken.
 WITH wanted AS (
     SELECT
         listed.queue,
         listed.rank
     FROM unnest(%(queues)s::text[]) WITH ORDINALITY AS listed (queue, rank)
-    WHERE NOT EXISTS (
-        SELECT FROM manta_queue AS queue
-        WHERE queue.name = listed.queue AND queue.paused_at IS NOT NULL
-    )
+    WHERE
+        NOT EXISTS (
+            SELECT FROM manta_queue AS queue
+            WHERE queue.name = listed.queue AND queue.paused_at IS NOT NULL
+        )
+        -- What a worker takes after its lease was lost would only have to be recovered.
+        AND NOT EXISTS (
+            SELECT FROM manta_worker AS worker
+            WHERE worker.id = %(worker)s AND worker.lost_at IS NOT NULL
+        )
 ),
 shares AS (
     SELECT
@@ -25,7 +32,12 @@ shares AS (
             SELECT row_number() OVER () AS turn
             FROM (
                 SELECT FROM manta_run AS run
-                WHERE run.state = 'READY' AND run.queue = wanted.queue
+                WHERE
+                    run.state = 'READY'
+                    AND run.queue = wanted.queue
+                    -- An expired run never starts, even before the caretaker has found it.
+                    AND (run.expires_at IS NULL OR run.attempts > 0 OR run.expires_at > statement_timestamp())
+                    AND run.deadline <= COALESCE(statement_timestamp() + make_interval(secs => %(horizon)s::double precision), 'infinity')
                 ORDER BY run.priority DESC, run.deadline, run.id
                 LIMIT %(limit)s
             ) AS head
@@ -36,33 +48,54 @@ shares AS (
     GROUP BY turns.queue
 ),
 picked AS MATERIALIZED (
-    SELECT
-        head.id,
-        nextval('manta_attempt_token_seq') AS token
+    SELECT head.id
     FROM shares
+    CROSS JOIN LATERAL (
+        SELECT line.id
+        FROM (
+            SELECT run.id
+            FROM manta_run AS run
+            WHERE
+                run.state = 'READY'
+                AND run.queue = shares.queue
+                AND (run.expires_at IS NULL OR run.attempts > 0 OR run.expires_at > statement_timestamp())
+                AND run.deadline <= COALESCE(statement_timestamp() + make_interval(secs => %(horizon)s::double precision), 'infinity')
+            ORDER BY run.priority DESC, run.deadline, run.id
+            -- For the planner, which takes a limit that it does not know for a tenth of the table.
+            LIMIT %(limit)s
+            FOR NO KEY UPDATE SKIP LOCKED
+        ) AS line
+        LIMIT shares.share
+    ) AS head
+),
+made_up AS MATERIALIZED (
+    SELECT head.id
+    FROM wanted
     CROSS JOIN LATERAL (
         SELECT run.id
         FROM manta_run AS run
         WHERE
             run.state = 'READY'
-            AND run.queue = shares.queue
-            -- An expired run never starts, even before the caretaker has found it.
+            AND run.queue = wanted.queue
             AND (run.expires_at IS NULL OR run.attempts > 0 OR run.expires_at > statement_timestamp())
+            AND run.deadline <= COALESCE(statement_timestamp() + make_interval(secs => %(horizon)s::double precision), 'infinity')
+            AND run.id <> ALL(ARRAY(SELECT picked.id FROM picked))
         ORDER BY run.priority DESC, run.deadline, run.id
-        LIMIT shares.share
-        FOR UPDATE SKIP LOCKED
+        LIMIT %(limit)s
+        FOR NO KEY UPDATE SKIP LOCKED
     ) AS head
+    LIMIT (SELECT COALESCE(sum(shares.share), 0) FROM shares) - (SELECT count(*) FROM picked)
 )
 UPDATE manta_run AS run
 SET
     state = 'RUNNING',
     worker = %(worker)s,
-    token = picked.token,
+    token = nextval('manta_attempt_token_seq'),
     attempts = run.attempts + 1,
     started_at = COALESCE(run.started_at, statement_timestamp()),
     last_attempted_at = statement_timestamp()
-FROM picked
-WHERE run.id = picked.id
+-- An array, not a join: misjudging how many were picked, the planner would read the whole table.
+WHERE run.id = ANY(ARRAY(SELECT picked.id FROM picked UNION ALL SELECT made_up.id FROM made_up))
 RETURNING
     run.id,
     run.token,
@@ -85,4 +118,5 @@ RETURNING
     run.crashes,
     run.losses,
     run.worker,
-    EXTRACT(EPOCH FROM statement_timestamp() - run.refused_at)::double precision
+    EXTRACT(EPOCH FROM statement_timestamp() - run.refused_at)::double precision,
+    run.suspect

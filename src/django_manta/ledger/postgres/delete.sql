@@ -1,11 +1,17 @@
--- Remove finished runs and their attempts.
-WITH gone AS (
-    DELETE FROM manta_run
+-- Remove finished runs and their attempts. What somebody holds (a retry) is passed over.
+WITH old AS (
+    SELECT id
+    FROM manta_run
     WHERE id = ANY(%(ids)s::uuid[]) AND finished_at IS NOT NULL
+    FOR UPDATE SKIP LOCKED
+),
+gone AS (
+    DELETE FROM manta_run
+    WHERE id = ANY(ARRAY(SELECT old.id FROM old))
     RETURNING id
 ),
 attempts AS (
     DELETE FROM manta_attempt
-    WHERE run_id IN (SELECT id FROM gone)
+    WHERE run_id = ANY(ARRAY(SELECT gone.id FROM gone))
 )
 SELECT id FROM gone

@@ -1,68 +1,89 @@
 -- Insert new runs, in the caller's transaction. Locks no existing row.
-INSERT INTO manta_run (
-    id,
-    task,
-    backend,
-    queue,
-    priority,
-    state,
-    arguments,
-    overrides,
-    signature,
-    metadata,
-    enqueued_at,
-    run_after,
-    due_at,
-    deadline,
-    expires_at
+--
+-- What the runs of one kind (a task and its options) have in common comes once and is answered
+-- once. The rest comes as a list a column, which the server takes apart in half the time of a list
+-- of objects.
+WITH kind AS MATERIALIZED (
+    SELECT
+        asked.*,
+        CASE
+            WHEN asked.hold THEN 'HELD'
+            WHEN moment.run_after > moment.now THEN 'SCHEDULED'
+            ELSE 'READY'
+        END AS state,
+        moment.now,
+        moment.run_after,
+        COALESCE(asked.deadline_at, moment.now + make_interval(secs => asked.deadline_in)) AS deadline,
+        COALESCE(asked.expires_at, moment.now + make_interval(secs => asked.expires_in)) AS expires
+    FROM json_to_recordset(%(kinds)s::json) AS asked (
+        place integer,
+        task text,
+        backend text,
+        queue text,
+        priority smallint,
+        hold boolean,
+        overrides text,
+        metadata text,
+        run_after_at timestamptz,
+        run_after_in double precision,
+        deadline_at timestamptz,
+        deadline_in double precision,
+        expires_at timestamptz,
+        expires_in double precision
+    )
+    CROSS JOIN LATERAL (
+        SELECT
+            statement_timestamp() AS now,
+            COALESCE(asked.run_after_at, statement_timestamp() + make_interval(secs => asked.run_after_in)) AS run_after
+    ) AS moment
+),
+inserted AS (
+    INSERT INTO manta_run (
+        id,
+        task,
+        backend,
+        queue,
+        priority,
+        state,
+        arguments,
+        overrides,
+        signature,
+        metadata,
+        enqueued_at,
+        run_after,
+        due_at,
+        deadline,
+        expires_at
+    )
+    SELECT
+        new.id::uuid,
+        kind.task,
+        kind.backend,
+        kind.queue,
+        kind.priority,
+        kind.state,
+        new.arguments,
+        kind.overrides,
+        new.signature,
+        kind.metadata::jsonb,
+        kind.now,
+        kind.run_after,
+        CASE WHEN kind.run_after > kind.now THEN kind.run_after END,
+        kind.deadline,
+        kind.expires
+    FROM ROWS FROM (
+        json_array_elements_text(%(ids)s::json),
+        json_array_elements_text(%(arguments)s::json),
+        json_array_elements_text(%(signatures)s::json),
+        json_array_elements_text(%(places)s::json)
+    ) AS new (id, arguments, signature, place)
+    JOIN kind ON kind.place = new.place::integer
 )
 SELECT
-    new.id,
-    new.task,
-    new.backend,
-    new.queue,
-    new.priority,
-    CASE
-        WHEN new.hold THEN 'HELD'
-        WHEN moment.run_after > moment.now THEN 'SCHEDULED'
-        ELSE 'READY'
-    END,
-    new.arguments,
-    new.overrides,
-    new.signature,
-    new.metadata::jsonb,
-    moment.now,
-    moment.run_after,
-    CASE WHEN moment.run_after > moment.now THEN moment.run_after END,
-    COALESCE(new.deadline_at, moment.now + make_interval(secs => new.deadline_in)),
-    COALESCE(new.expires_at, moment.now + make_interval(secs => new.expires_in))
-FROM json_to_recordset(%(runs)s::json) AS new (
-    id uuid,
-    task text,
-    backend text,
-    queue text,
-    priority smallint,
-    hold boolean,
-    arguments text,
-    overrides text,
-    signature text,
-    metadata text,
-    run_after_at timestamptz,
-    run_after_in double precision,
-    deadline_at timestamptz,
-    deadline_in double precision,
-    expires_at timestamptz,
-    expires_in double precision
-)
-CROSS JOIN LATERAL (
-    SELECT
-        statement_timestamp() AS now,
-        COALESCE(new.run_after_at, statement_timestamp() + make_interval(secs => new.run_after_in)) AS run_after
-) AS moment
-RETURNING
-    id,
+    place,
     state,
-    enqueued_at,
+    now,
     run_after,
     deadline,
-    expires_at
+    expires
+FROM kind

@@ -8,7 +8,7 @@ WITH late AS (
         AND attempts = 0
     ORDER BY expires_at
     LIMIT %(limit)s
-    FOR UPDATE SKIP LOCKED
+    FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE manta_run AS run
 SET
@@ -16,6 +16,6 @@ SET
     due_at = NULL,
     finished_at = statement_timestamp(),
     reason = 'It did not start before it expired.'
-FROM late
-WHERE run.id = late.id
+-- An array, not a join: misjudging how many there are, the planner would read the whole table.
+WHERE run.id = ANY(ARRAY(SELECT late.id FROM late))
 RETURNING run.id

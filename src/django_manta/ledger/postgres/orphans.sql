@@ -7,6 +7,7 @@ SELECT
     run.queue,
     run.overrides,
     run.losses,
+    run.suspect,
     run.worker
 FROM manta_run AS run
 LEFT JOIN manta_worker AS worker ON worker.id = run.worker

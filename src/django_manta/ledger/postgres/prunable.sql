@@ -5,7 +5,7 @@ SELECT
 FROM manta_run
 WHERE
     state = %(state)s
-    AND finished_at < statement_timestamp() + make_interval(secs => -%(age)s)
+    AND finished_at < statement_timestamp() + make_interval(secs => -%(age)s::double precision)
     AND (finished_at, id) > (%(after_time)s::timestamptz, %(after_id)s::uuid)
 ORDER BY
     finished_at,

@@ -2,5 +2,5 @@
 UPDATE manta_run
 SET
     due_at = NULL
-WHERE id = ANY(%(ids)s::uuid[]) AND state NOT IN ('SCHEDULED', 'HELD', 'WAITING')
+WHERE id = ANY(%(ids)s::uuid[]) AND due_at IS NOT NULL AND state NOT IN ('SCHEDULED', 'HELD', 'WAITING')
 RETURNING id

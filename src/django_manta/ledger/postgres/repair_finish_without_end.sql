@@ -2,5 +2,7 @@
 UPDATE manta_run
 SET
     finished_at = NULL
-WHERE id = ANY(%(ids)s::uuid[]) AND state IN ('HELD', 'SCHEDULED', 'WAITING', 'READY', 'RUNNING', 'CANCELLING')
+WHERE id = ANY(%(ids)s::uuid[]) AND finished_at IS NOT NULL AND state IN (
+    'HELD', 'SCHEDULED', 'WAITING', 'READY', 'RUNNING', 'CANCELLING'
+)
 RETURNING id

@@ -7,7 +7,7 @@ WITH chosen AS (
     )
     -- In one order everywhere, so that two batches cannot wait for each other in a circle.
     ORDER BY id
-    FOR UPDATE
+    FOR NO KEY UPDATE
 )
 UPDATE manta_run AS run
 SET

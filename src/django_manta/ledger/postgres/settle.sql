@@ -3,9 +3,14 @@
 -- Rows are found by primary key and token only (DESIGN: a condition on the state would walk the
 -- partial index of running rows and its dead entries). Rows that somebody holds are passed over,
 -- for the caller to try again: a settlement waits for nobody and deadlocks with nobody.
-WITH incoming AS MATERIALIZED (
-    SELECT *
-    FROM json_to_recordset(%(settlements)s::json) AS one (
+WITH held AS MATERIALIZED (
+    SELECT
+        run.id,
+        run.worker,
+        run.attempts,
+        run.state = 'CANCELLING' AND incoming.outcome <> 'SUCCESSFUL' AS cancelled,
+        incoming.*
+    FROM json_to_recordset(%(settlements)s::json) AS incoming (
         run_id uuid,
         token bigint,
         outcome text,
@@ -22,58 +27,38 @@ WITH incoming AS MATERIALIZED (
         output text,
         log_ref text,
         peak_memory bigint,
-        refused boolean
+        refused boolean,
+        suspect boolean
     )
-),
-held AS MATERIALIZED (
-    SELECT
-        run.id,
-        run.worker,
-        run.attempts,
-        run.state = 'CANCELLING' AND incoming.outcome <> 'SUCCESSFUL' AS cancelled,
-        incoming.*
-    FROM incoming
-    JOIN manta_run AS run ON run.id = incoming.run_id AND run.token = incoming.token
-    WHERE %(worker)s::text IS NULL OR run.worker = %(worker)s::text
-    ORDER BY run.id
-    FOR UPDATE OF run SKIP LOCKED
-),
-moved AS (
-    UPDATE manta_run AS run
-    SET
-        state = CASE WHEN held.cancelled THEN 'CANCELLED' ELSE held.next_state END,
-        token = NULL,
-        worker = '',
-        due_at = CASE
-            WHEN NOT held.cancelled AND held.next_state = 'SCHEDULED'
-                THEN statement_timestamp() + make_interval(secs => held.delay)
-        END,
-        finished_at = CASE
-            WHEN held.cancelled OR held.next_state NOT IN ('READY', 'SCHEDULED', 'WAITING')
-                THEN statement_timestamp()
-        END,
-        started_at = CASE
-            WHEN held.outcome = 'RETURNED' AND run.attempts = 1 THEN NULL
-            ELSE run.started_at
-        END,
-        last_attempted_at = CASE
-            WHEN held.outcome = 'RETURNED' AND run.attempts = 1 THEN NULL
-            ELSE run.last_attempted_at
-        END,
-        attempts = run.attempts - (held.outcome = 'RETURNED')::int,
-        failures = run.failures + (held.outcome IN ('FAILED', 'TIMED_OUT'))::int,
-        crashes = run.crashes + (held.outcome = 'CRASHED')::int,
-        losses = run.losses + (held.outcome = 'LOST')::int,
-        refused_at = CASE WHEN held.refused THEN COALESCE(run.refused_at, statement_timestamp()) END,
-        result = held.result,
-        result_signature = held.result_signature,
-        -- A cancelled run keeps the reason that the cancel gave.
-        reason = CASE WHEN held.cancelled THEN run.reason ELSE held.reason END
-    FROM held
-    WHERE run.id = held.id
-    RETURNING
-        run.id,
-        run.state
+    CROSS JOIN LATERAL (
+        SELECT
+            run.id,
+            run.worker,
+            run.attempts,
+            run.state
+        FROM manta_run AS run
+        WHERE
+            run.id = incoming.run_id
+            AND run.token = incoming.token
+            AND (
+                %(worker)s::text IS NULL
+                OR (
+                    run.worker = %(worker)s::text
+                    -- A worker that lost its lease can change nothing, also before what it held was recovered.
+                    AND (
+                        %(recovering)s::boolean
+                        OR NOT EXISTS (
+                            SELECT FROM manta_worker AS worker
+                            WHERE worker.id = %(worker)s::text AND worker.lost_at IS NOT NULL
+                        )
+                    )
+                )
+            )
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) AS run
+    -- Always true, and says to the planner that few are held: it then moves each by its primary key,
+    -- where it would otherwise read the whole table for a batch.
+    WHERE run.id = incoming.run_id
 ),
 written AS (
     INSERT INTO manta_attempt (
@@ -109,8 +94,45 @@ written AS (
         held.peak_memory
     FROM held
 )
-SELECT
-    held.token,
-    moved.state
+UPDATE manta_run AS run
+SET
+    state = CASE WHEN held.cancelled THEN 'CANCELLED' ELSE held.next_state END,
+    token = NULL,
+    worker = '',
+    due_at = CASE
+        WHEN NOT held.cancelled AND held.next_state = 'SCHEDULED'
+            THEN statement_timestamp() + make_interval(secs => held.delay)
+    END,
+    finished_at = CASE
+        WHEN held.cancelled OR held.next_state NOT IN ('READY', 'SCHEDULED', 'WAITING')
+            THEN statement_timestamp()
+    END,
+    started_at = CASE
+        WHEN held.outcome = 'RETURNED' AND run.attempts = 1 THEN NULL
+        ELSE run.started_at
+    END,
+    last_attempted_at = CASE
+        -- What never started was no attempt: the latest one is the one before it.
+        WHEN held.outcome = 'RETURNED' THEN (
+            SELECT max(attempt.started_at) FROM manta_attempt AS attempt
+            WHERE attempt.run_id = run.id AND attempt.outcome <> 'RETURNED'
+        )
+        ELSE run.last_attempted_at
+    END,
+    attempts = run.attempts - (held.outcome = 'RETURNED')::int,
+    failures = run.failures + (held.outcome IN ('FAILED', 'TIMED_OUT'))::int,
+    -- What died in company is not charged: it is suspected, and travels alone next time.
+    crashes = run.crashes + (held.outcome = 'CRASHED' AND NOT held.suspect)::int,
+    losses = run.losses + (held.outcome = 'LOST' AND NOT held.suspect)::int,
+    -- Only an end of its own clears a suspect.
+    suspect = held.suspect OR (run.suspect AND held.outcome NOT IN ('SUCCESSFUL', 'FAILED', 'TIMED_OUT')),
+    refused_at = CASE WHEN held.refused THEN COALESCE(run.refused_at, statement_timestamp()) END,
+    result = held.result,
+    result_signature = held.result_signature,
+    -- A cancelled run keeps the reason that the cancel gave.
+    reason = CASE WHEN held.cancelled THEN run.reason ELSE held.reason END
 FROM held
-JOIN moved ON moved.id = held.id
+WHERE run.id = held.id
+RETURNING
+    held.token,
+    run.state

@@ -3,11 +3,10 @@ UPDATE manta_run
 SET worker = %(worker)s
 WHERE
     worker = %(former)s
-    AND EXISTS (
-        SELECT 1
+    AND (id, token) IN (
+        SELECT
+            json_extract(wanted.value, '$.run_id'),
+            json_extract(wanted.value, '$.token')
         FROM json_each(%(executions)s) AS wanted
-        WHERE
-            json_extract(wanted.value, '$.run_id') = manta_run.id
-            AND json_extract(wanted.value, '$.token') = manta_run.token
     )
 RETURNING token

@@ -15,7 +15,7 @@ FROM (
         line.id,
         line.position + MAX(
             COALESCE((SELECT seq FROM sqlite_sequence WHERE name = 'manta_attempt'), 0),
-            COALESCE((SELECT max(token) FROM manta_run WHERE token IS NOT NULL), 0)
+            COALESCE((SELECT max(token) FROM manta_run WHERE state IN ('RUNNING', 'CANCELLING')), 0)
         ) AS token
     FROM (
         SELECT
@@ -37,10 +37,14 @@ FROM (
                     WHERE
                         ready.state = 'READY'
                         AND ready.queue = wanted.value
+                        -- An expired run never starts, even before the caretaker has found it.
                         AND (
                             ready.expires_at IS NULL
                             OR ready.attempts > 0
                             OR ready.expires_at > strftime('%%Y-%%m-%%d %%H:%%M:%%f000', 'now')
+                        )
+                        AND ready.deadline <= COALESCE(
+                            strftime('%%Y-%%m-%%d %%H:%%M:%%f000', 'now', %(horizon)s || ' seconds'), '9999-99'
                         )
                     ORDER BY ready.priority DESC, ready.deadline, ready.id
                     LIMIT %(limit)s
@@ -48,6 +52,11 @@ FROM (
                 AND NOT EXISTS (
                     SELECT 1 FROM manta_queue
                     WHERE manta_queue.name = wanted.value AND manta_queue.paused_at IS NOT NULL
+                )
+                -- What a worker takes after its lease was lost would only have to be recovered.
+                AND NOT EXISTS (
+                    SELECT 1 FROM manta_worker
+                    WHERE manta_worker.id = %(worker)s AND manta_worker.lost_at IS NOT NULL
                 )
         ) AS turns
     ) AS line
@@ -76,4 +85,5 @@ RETURNING
     crashes,
     losses,
     worker,
-    (julianday('now') - julianday(refused_at)) * 86400.0
+    (julianday('now') - julianday(refused_at)) * 86400.0,
+    suspect

@@ -5,7 +5,7 @@ SELECT
 FROM manta_run
 WHERE
     state = %(state)s
-    AND finished_at < strftime('%%Y-%%m-%%d %%H:%%M:%%f000', 'now', '-' || %(age)s || ' seconds')
+    AND finished_at < strftime('%%Y-%%m-%%d %%H:%%M:%%f000', 'now', -%(age)s || ' seconds')
     AND (finished_at, id) > (%(after_time)s, %(after_id)s)
 ORDER BY
     finished_at,

@@ -1,8 +1,13 @@
--- fsck --repair: owned-without-token.
+-- fsck --repair: owned-without-token. Nobody can settle it: it is ready again, or cancelled if that was asked.
 UPDATE manta_run
 SET
-    state = 'READY',
+    state = CASE WHEN state = 'CANCELLING' THEN 'CANCELLED' ELSE 'READY' END,
+    finished_at = CASE WHEN state = 'CANCELLING' THEN strftime('%%Y-%%m-%%d %%H:%%M:%%f000', 'now') END,
     token = NULL,
-    worker = ''
+    worker = '',
+    attempts = (
+        SELECT count(*) FROM manta_attempt AS attempt
+        WHERE attempt.run_id = manta_run.id AND attempt.outcome <> 'RETURNED'
+    )
 WHERE id IN (SELECT value FROM json_each(%(ids)s)) AND state IN ('RUNNING', 'CANCELLING') AND (token IS NULL OR worker = '')
 RETURNING id

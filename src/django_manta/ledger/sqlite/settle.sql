@@ -19,13 +19,21 @@ SET
         ELSE started_at
     END,
     last_attempted_at = CASE
-        WHEN incoming.outcome = 'RETURNED' AND attempts = 1 THEN NULL
+        -- What never started was no attempt: the latest one is the one before it.
+        WHEN incoming.outcome = 'RETURNED' THEN (
+            SELECT max(attempt.started_at) FROM manta_attempt AS attempt
+            WHERE attempt.run_id = manta_run.id AND attempt.outcome <> 'RETURNED'
+        )
         ELSE last_attempted_at
     END,
     attempts = attempts - (incoming.outcome = 'RETURNED'),
     failures = failures + (incoming.outcome IN ('FAILED', 'TIMED_OUT')),
-    crashes = crashes + (incoming.outcome = 'CRASHED'),
-    losses = losses + (incoming.outcome = 'LOST'),
+    -- What died in company is not charged: it is suspected, and travels alone next time.
+    crashes = crashes + (incoming.outcome = 'CRASHED' AND NOT incoming.suspect),
+    losses = losses + (incoming.outcome = 'LOST' AND NOT incoming.suspect),
+    -- Only an end of its own clears a suspect.
+    suspect = incoming.suspect
+        OR (manta_run.suspect AND incoming.outcome NOT IN ('SUCCESSFUL', 'FAILED', 'TIMED_OUT')),
     refused_at = CASE
         WHEN incoming.refused THEN COALESCE(refused_at, strftime('%%Y-%%m-%%d %%H:%%M:%%f000', 'now'))
     END,
@@ -44,10 +52,23 @@ FROM (
         json_extract(one.value, '$.result') AS result,
         json_extract(one.value, '$.result_signature') AS result_signature,
         json_extract(one.value, '$.reason') AS reason,
-        json_extract(one.value, '$.refused') AS refused
+        json_extract(one.value, '$.refused') AS refused,
+        json_extract(one.value, '$.suspect') AS suspect
     FROM json_each(%(settlements)s) AS one
     JOIN manta_run AS run ON run.id = json_extract(one.value, '$.run_id') AND run.token = json_extract(one.value, '$.token')
-    WHERE %(worker)s IS NULL OR run.worker = %(worker)s
+    WHERE
+        %(worker)s IS NULL
+        OR (
+            run.worker = %(worker)s
+            -- A worker that lost its lease can change nothing, also before what it held was recovered.
+            AND (
+                %(recovering)s
+                OR NOT EXISTS (
+                    SELECT 1 FROM manta_worker AS worker
+                    WHERE worker.id = %(worker)s AND worker.lost_at IS NOT NULL
+                )
+            )
+        )
 ) AS incoming
 WHERE manta_run.id = incoming.id AND manta_run.token = incoming.token
 RETURNING

@@ -22,7 +22,7 @@ SELECT
     json_extract(incoming.value, '$.outcome'),
     run.worker,
     json_extract(incoming.value, '$.executor'),
-    strftime('%%Y-%%m-%%d %%H:%%M:%%f000', 'now', '-' || json_extract(incoming.value, '$.duration') || ' seconds'),
+    strftime('%%Y-%%m-%%d %%H:%%M:%%f000', 'now', -json_extract(incoming.value, '$.duration') || ' seconds'),
     strftime('%%Y-%%m-%%d %%H:%%M:%%f000', 'now'),
     json_extract(incoming.value, '$.error_class'),
     json_extract(incoming.value, '$.error_message'),
@@ -33,4 +33,16 @@ SELECT
 FROM json_each(%(settlements)s) AS incoming
 JOIN manta_run AS run
     ON run.id = json_extract(incoming.value, '$.run_id') AND run.token = json_extract(incoming.value, '$.token')
-WHERE %(worker)s IS NULL OR run.worker = %(worker)s
+WHERE
+    %(worker)s IS NULL
+    OR (
+        run.worker = %(worker)s
+        -- A worker that lost its lease can change nothing, also before what it held was recovered.
+        AND (
+            %(recovering)s
+            OR NOT EXISTS (
+                SELECT 1 FROM manta_worker AS worker
+                WHERE worker.id = %(worker)s AND worker.lost_at IS NOT NULL
+            )
+        )
+    )

@@ -1,0 +1,138 @@
+"""
+What workers need of the ledger beside moving runs: looking, leases, leadership.
+
+Functions over a Ledger, each one cheap statement.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from json import loads
+from uuid import UUID
+
+from django_manta.ledger.book import Ledger
+from django_manta.states import ENDS, State
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What a look found."""
+
+    ready: bool
+    #: Seconds until the next scheduled run is due; 0 or less: it is.
+    next_due: float | None
+    #: Tokens of executions of ours that somebody asked to cancel.
+    cancelling: tuple[int, ...]
+
+
+def look(ledger: Ledger, worker: str, queues: list[str]) -> Sight:
+    """Whether something is ready, when something is due, what is to be cancelled."""
+    params = {"worker": worker, "queues": ledger.dialect.listing(queues)}
+    [[ready, next_due, cancelling]] = ledger.session.rows("look", params)
+    return Sight(bool(ready), next_due, tuple(loads(cancelling) if cancelling else ()))
+
+
+def owned(ledger: Ledger, worker: str) -> list[tuple[UUID, int]]:
+    """The executions that ``worker`` holds, as the ledger sees it."""
+    rows = ledger.session.rows("owned", {"worker": worker})
+    return [(ledger.dialect.read_id(run_id), token) for run_id, token in rows]
+
+
+def leases(ledger: Ledger) -> dict[str, datetime]:
+    """Worker ids with a lease in force, and when it was last renewed."""
+    rows = ledger.session.rows("leases", {})
+    return {worker: ledger.dialect.read_moment(seen_at) for worker, seen_at in rows}
+
+
+def lead(ledger: Ledger, cluster: str, worker: str) -> int | None:
+    """The term in which ``worker`` leads ``cluster`` from now on, or None: another one does."""
+    rows = ledger.session.rows("lead", {"cluster": cluster, "worker": worker})
+    return rows[0][0] if rows else None
+
+
+def forget_lost_workers(ledger: Ledger) -> int:
+    """Remove the rows of workers that were lost long ago and hold nothing."""
+    return len(ledger.session.rows("forget_workers", {}))
+
+
+def has_expired(ledger: Ledger) -> bool:
+    [[found]] = ledger.session.rows("has_expired", {})
+    return bool(found)
+
+
+def channel_of(cluster: str) -> str:
+    """The name under which a cluster's doorbell rings."""
+    return f"manta_{cluster}"
+
+
+def ring(ledger: Ledger, channel: str, word: str) -> None:
+    """Wake the workers, on PostgreSQL. SQLite's workers see the commit itself."""
+    if ledger.dialect.name == "postgres":
+        ledger.session.run("ring", {"channel": channel, "word": word})
+
+
+def change_counter(ledger: Ledger) -> int:
+    """A number that changes with every commit of another connection to a SQLite file."""
+    [[version]] = ledger.session.rows("data_version", {})
+    return int(version)
+
+
+# -- what operators look at: at most so many rows are read, however many there are -----------------
+
+
+def clock(ledger: Ledger) -> datetime:
+    """What time it is, by the clock that decides."""
+    [[now]] = ledger.session.rows("clock", {})
+    return ledger.dialect.read_moment(now)
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Runs that were counted, up to a limit; ``seconds`` is how long ago the oldest of them came there."""
+
+    runs: int
+    seconds: float | None = None
+
+
+def count_ready(ledger: Ledger, limit: int) -> dict[str, Counted]:
+    """Ready runs by queue, at most ``limit`` of each, and how long the longest waiting one has been."""
+    params = {"queues": ledger.dialect.listing(ledger.ready_queues()), "limit": limit}
+    return {queue: Counted(runs, waited) for queue, runs, waited in ledger.session.rows("count_ready", params)}
+
+
+def count_scheduled(ledger: Ledger, limit: int) -> dict[str, int]:
+    """Scheduled runs by queue, at most ``limit`` of all."""
+    return dict(ledger.session.rows("count_scheduled", {"limit": limit}))
+
+
+def count_owned(ledger: Ledger, limit: int) -> dict[tuple[str, str], int]:
+    """Running runs by queue and worker, at most ``limit`` of all."""
+    rows = ledger.session.rows("count_owned", {"limit": limit})
+    return {(queue, worker): runs for queue, worker, runs in rows}
+
+
+def count_newest(ledger: Ledger, limit: int) -> dict[tuple[str, str], int]:
+    """The newest ``limit`` runs, by state and queue."""
+    rows = ledger.session.rows("count_newest", {"limit": limit})
+    return {(state, queue): runs for state, queue, runs in rows}
+
+
+def count_ended(ledger: Ledger, within: timedelta, limit: int) -> dict[State, Counted]:
+    """Runs by the end they reached within the last while, at most ``limit`` of each."""
+    params = {
+        "states": ledger.dialect.listing(sorted(ENDS)),
+        "seconds": within.total_seconds(),
+        "limit": limit,
+    }
+    return {State(state): Counted(*counted) for state, *counted in ledger.session.rows("count_ended", params)}
+
+
+def count_prunable(ledger: Ledger, state: State, age: timedelta, limit: int) -> int:
+    """How many runs retention would remove, at most ``limit``."""
+    params = {
+        "state": state.value,
+        "age": age.total_seconds(),
+        "after_time": ledger.dialect.moment(datetime.fromtimestamp(0, UTC)),
+        "after_id": UUID(int=0).hex,
+        "limit": limit,
+    }
+    return len(ledger.session.rows("prunable", params))

@@ -1,0 +1,21 @@
+-- All that an idle worker needs to know: is something ready, when is something due, what is to be cancelled.
+SELECT
+    EXISTS (
+        SELECT FROM unnest(%(queues)s::text[]) AS listed (queue)
+        WHERE
+            EXISTS (SELECT FROM manta_run AS run WHERE run.state = 'READY' AND run.queue = listed.queue)
+            AND NOT EXISTS (
+                SELECT FROM manta_queue AS queue
+                WHERE queue.name = listed.queue AND queue.paused_at IS NOT NULL
+            )
+    ),
+    (
+        SELECT EXTRACT(EPOCH FROM min(run.due_at) - statement_timestamp())::double precision
+        FROM manta_run AS run
+        WHERE run.state = 'SCHEDULED'
+    ),
+    (
+        SELECT json_agg(run.token)::text
+        FROM manta_run AS run
+        WHERE run.worker = %(worker)s AND run.state = 'CANCELLING'
+    )

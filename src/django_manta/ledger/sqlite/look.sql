@@ -1,0 +1,21 @@
+-- All that an idle worker needs to know: is something ready, when is something due, what is to be cancelled.
+SELECT
+    EXISTS (
+        SELECT 1 FROM json_each(%(queues)s) AS listed
+        WHERE
+            EXISTS (SELECT 1 FROM manta_run AS run WHERE run.state = 'READY' AND run.queue = listed.value)
+            AND NOT EXISTS (
+                SELECT 1 FROM manta_queue AS queue
+                WHERE queue.name = listed.value AND queue.paused_at IS NOT NULL
+            )
+    ),
+    (
+        SELECT (julianday(min(run.due_at)) - julianday('now')) * 86400.0
+        FROM manta_run AS run
+        WHERE run.state = 'SCHEDULED'
+    ),
+    (
+        SELECT json_group_array(run.token)
+        FROM manta_run AS run
+        WHERE run.worker = %(worker)s AND run.state = 'CANCELLING'
+    )

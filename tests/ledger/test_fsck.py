@@ -1,0 +1,216 @@
+"""fsck: every broken invariant is found, what can be is repaired, and a ledger in use is clean."""
+
+import re
+from collections.abc import Callable
+from uuid import UUID
+
+import pytest
+
+from django_manta.ledger import Ledger, fsck
+from django_manta.ledger.session import statement
+from django_manta.states import Outcome, State
+from tests.ledger.given import (
+    ASKED,
+    HOUR,
+    claimed,
+    enqueue,
+    run_in_state,
+    settlement,
+    sql,
+    state_of,
+    the,
+    worker_record,
+)
+
+
+def broken(ledger: Ledger, state: State, change: str) -> UUID:
+    run_id = run_in_state(ledger, state)
+    sql(ledger, f"UPDATE manta_run SET {change} WHERE id = %s", [run_id.hex])
+    return run_id
+
+
+def settled_twice(ledger: Ledger) -> UUID:
+    run_id = broken(ledger, State.SUCCESSFUL, "attempts = 2")
+    sql(
+        ledger,
+        "INSERT INTO manta_attempt (token, run_id, number, outcome, started_at, finished_at, worker, executor,"
+        " error_class, error_message, traceback, output, log_ref) SELECT token + 1000000, run_id, 2, outcome,"
+        " started_at, finished_at, worker, executor, error_class, error_message, traceback, output, log_ref"
+        " FROM manta_attempt WHERE run_id = %s",
+        [run_id.hex],
+    )
+    return run_id
+
+
+def attempt_without_run(ledger: Ledger) -> UUID:
+    run_id = run_in_state(ledger, State.SUCCESSFUL)
+    sql(ledger, "DELETE FROM manta_run WHERE id = %s", [run_id.hex])
+    return run_id
+
+
+def orphaned(ledger: Ledger) -> UUID:
+    [claim] = claimed(ledger, worker="never registered", priority=100)
+    return claim.id
+
+
+#: One way or more to break each invariant, and nothing else.
+BREAKS: dict[str, list[Callable[[Ledger], UUID]]] = {
+    "unknown-state": [lambda ledger: broken(ledger, State.READY, "state = 'ASLEEP'")],
+    "owned-without-token": [
+        lambda ledger: broken(ledger, State.RUNNING, "token = NULL"),
+        lambda ledger: broken(ledger, State.RUNNING, "worker = ''"),
+        lambda ledger: broken(ledger, State.CANCELLING, "token = NULL, worker = ''"),
+    ],
+    "token-without-owner": [
+        lambda ledger: broken(ledger, State.READY, "token = 17"),
+        lambda ledger: broken(ledger, State.CANCELLED, "worker = 'somebody'"),
+    ],
+    "orphaned": [orphaned],
+    "end-without-finish": [
+        lambda ledger: broken(ledger, State.CANCELLED, "finished_at = NULL"),
+        lambda ledger: broken(ledger, State.SUCCESSFUL, "finished_at = NULL"),
+    ],
+    "finish-without-end": [
+        lambda ledger: broken(ledger, State.READY, "finished_at = enqueued_at"),
+        lambda ledger: broken(ledger, State.RUNNING, "finished_at = enqueued_at"),
+    ],
+    "scheduled-without-date": [lambda ledger: broken(ledger, State.SCHEDULED, "due_at = NULL")],
+    "date-without-schedule": [
+        lambda ledger: broken(ledger, State.READY, "due_at = enqueued_at"),
+        lambda ledger: broken(ledger, State.SUCCESSFUL, "due_at = enqueued_at"),
+    ],
+    "attempts-miscounted": [
+        lambda ledger: broken(ledger, State.READY, "attempts = 3"),
+        lambda ledger: broken(ledger, State.RUNNING, "attempts = 0"),
+        lambda ledger: broken(ledger, State.SUCCESSFUL, "attempts = 2"),
+    ],
+    "success-unproven": [
+        lambda ledger: broken(ledger, State.CANCELLED, "state = 'SUCCESSFUL'"),
+        lambda ledger: broken(ledger, State.SUCCESSFUL, "state = 'FAILED'"),
+    ],
+    "settled-twice": [settled_twice],
+    "attempt-without-run": [attempt_without_run],
+}
+WAYS = [
+    pytest.param(check, way, id=f"{check}-{number}")
+    for check, ways in BREAKS.items()
+    for number, way in enumerate(ways, start=1)
+]
+
+
+@pytest.fixture(autouse=True)
+def registered(ledger: Ledger) -> None:
+    ledger.register(worker_record())
+
+
+def test_the_cases_here_are_all_the_checks_there_are(ledger: Ledger) -> None:
+    text = statement(ledger.dialect.name, "fsck")
+    assert set(re.findall(r"SELECT\s+'([a-z-]+)'", text)) == set(BREAKS)
+    assert set(fsck.REPAIRABLE) <= set(BREAKS)
+    for check in fsck.REPAIRABLE:
+        assert f"fsck --repair: {check}." in statement(ledger.dialect.name, "repair_" + check.replace("-", "_"))
+
+
+@pytest.mark.parametrize(("check", "way"), WAYS)
+def test_a_broken_invariant_is_found_and_mended_if_it_can_be(
+    ledger: Ledger, check: str, way: Callable[[Ledger], UUID]
+) -> None:
+    bystanders = [run_in_state(ledger, state) for state in (State.RUNNING, State.SUCCESSFUL, State.SCHEDULED)]
+    before = ledger.fetch(bystanders)
+    run_id = way(ledger)
+    [finding] = fsck.check(ledger)
+    assert (finding.check, finding.run_id, finding.repaired) == (check, run_id, False)
+    assert finding.detail
+
+    [finding] = fsck.repair(ledger)
+    mended = check in fsck.REPAIRABLE
+    assert (finding.check, finding.run_id, finding.repaired) == (check, run_id, mended)
+    assert fsck.check(ledger) == ([] if mended else [finding])
+    assert ledger.fetch(bystanders) == before
+
+
+@pytest.mark.parametrize("check", fsck.REPAIRABLE)
+def test_what_was_put_right_meanwhile_is_left_alone(
+    ledger: Ledger, check: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = BREAKS[check][0](ledger)
+    look = fsck.check
+
+    def put_right_after_the_look(ledger: Ledger, limit: int) -> list[fsck.Finding]:
+        findings = look(ledger, limit)
+        sql(ledger, "DELETE FROM manta_attempt WHERE run_id = %s", [run_id.hex])
+        sql(
+            ledger,
+            "UPDATE manta_run SET state = 'READY', token = NULL, worker = '', finished_at = NULL, due_at = NULL,"
+            " attempts = 0 WHERE id = %s",
+            [run_id.hex],
+        )
+        return findings
+
+    monkeypatch.setattr(fsck, "check", put_right_after_the_look)
+    [finding] = fsck.repair(ledger)
+    assert (finding.check, finding.repaired) == (check, False)
+    assert look(ledger) == []
+
+
+def test_a_repaired_run_goes_on(ledger: Ledger) -> None:
+    run_id = broken(ledger, State.RUNNING, "token = NULL")
+    fsck.repair(ledger)
+    assert (the(ledger, run_id).state, the(ledger, run_id).attempts) == (State.READY, 0)
+    [claim] = ledger.claim("worker", ["default"], 1)
+    ledger.settle([settlement(claim)])
+    assert fsck.check(ledger) == []
+
+
+def test_a_repair_does_not_forget_a_cancel(ledger: Ledger) -> None:
+    run_id = broken(ledger, State.CANCELLING, "worker = ''")
+    fsck.repair(ledger)
+    assert state_of(ledger, run_id) is State.CANCELLED
+
+
+def test_orphans_are_for_the_recovery_to_mend(ledger: Ledger) -> None:
+    orphaned(ledger)
+    ledger.recover(lambda orphan: 3)
+    assert fsck.check(ledger) == []
+
+
+def test_all_at_once_is_found_and_repaired(ledger: Ledger) -> None:
+    for ways in BREAKS.values():
+        for way in ways:
+            way(ledger)
+    found = {finding.check for finding in fsck.check(ledger)}
+    assert found == set(BREAKS)
+    assert len(fsck.check(ledger, limit=3)) == 3
+    fsck.repair(ledger)
+    assert {finding.check for finding in fsck.check(ledger)} == set(BREAKS) - set(fsck.REPAIRABLE)
+
+
+def test_whatever_the_ledger_does_leaves_it_clean(ledger: Ledger) -> None:
+    claims = claimed(ledger, len(ASKED) * 2)
+    for number, (claim, asked) in enumerate(zip(claims, ASKED * 2, strict=True)):
+        if number >= len(ASKED):
+            ledger.cancel([claim.id])
+        ledger.settle([settlement(claim, *asked)])
+        assert fsck.check(ledger) == []
+    ids = [claim.id for claim in claims]
+    enqueue(ledger, 2, run_after=HOUR)
+    enqueue(ledger, 2, expires=-HOUR, hold=True)
+    for move in (
+        lambda: ledger.retry(ids[:20]),
+        lambda: ledger.hold(ids[:15]),
+        lambda: ledger.release(ids[:10]),
+        lambda: ledger.expire(),
+        lambda: ledger.promote(ahead=2 * HOUR),
+        lambda: ledger.claim("worker", ["default"], 3),
+        lambda: ledger.cancel(ids),
+        lambda: [ledger.prune(state, -HOUR) for state in (State.CANCELLED, State.SUCCESSFUL)],
+    ):
+        move()
+        assert fsck.check(ledger) == []
+
+
+def test_an_attempt_under_way_is_counted(ledger: Ledger) -> None:
+    [claim] = claimed(ledger)
+    ledger.settle([settlement(claim, Outcome.RETURNED, State.READY)])
+    ledger.claim("worker", ["default"], 1)
+    assert fsck.check(ledger) == []

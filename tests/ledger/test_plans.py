@@ -1,0 +1,176 @@
+"""What the databases read: a claim must not cost more because a million runs wait."""
+
+import json
+import re
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from django_manta.ids import new_run_id
+from django_manta.ledger import Ledger, PostgresSession, rows
+from django_manta.ledger.session import statement
+from tests.ledger.given import settlement, sql
+
+BACKLOG = 1_000_000
+QUEUES = [f"queue-{number}" for number in range(8)]
+BATCH = 100
+CLAIM = {"worker": "worker", "queues": QUEUES, "limit": BATCH, "horizon": None}
+
+NOBODY = new_run_id()
+IDS = [new_run_id().hex for _ in range(BATCH)]
+
+#: Statements that meet the table of runs, and what they are asked. Left out: fsck, which reads everything.
+ASKED: dict[str, dict[str, Any]] = {
+    "claim": CLAIM,
+    "promote": {"limit": 1_000, "ahead": 0.0},
+    "next_due": {},
+    "expire": {"limit": 1_000},
+    "prunable": {
+        "state": "FAILED",
+        "age": 60.0,
+        "after_time": "2001-01-01 00:00:00.000000",
+        "after_id": NOBODY.hex,
+        "limit": 1_000,
+    },
+    "delete": {"ids": IDS},
+    "cancel": {"ids": IDS, "reason": ""},
+    "hold": {"ids": IDS, "reason": ""},
+    "release": {"ids": IDS},
+    "retry": {"ids": IDS},
+    "fetch": {"ids": IDS},
+    "history": {"ids": IDS},
+    "leave": {"id": "worker"},
+    "orphans": {"worker": None, "limit": 1_000},
+    "adopt": {"executions": json.dumps([{"run_id": IDS[0], "token": 1}]), "former": "a", "worker": "b"},
+    "save_progress": {"id": NOBODY.hex, "token": 1, "progress": "{}"},
+    "save_metadata": {"id": NOBODY.hex, "token": 1, "metadata": "{}"},
+    "ready_queues": {},
+    "settle": {"settlements": "[]", "worker": "worker", "recovering": False},
+}
+
+
+# -- PostgreSQL ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def backlog(db: None) -> Iterator[Ledger]:
+    """A million ready runs in eight queues, of which the planner has no statistics yet."""
+    session = PostgresSession()
+    ledger = Ledger(session)
+    try:
+        sql(ledger, "SET statement_timeout = 0")
+        sql(ledger, "TRUNCATE manta_run, manta_attempt")
+        sql(ledger, "ALTER TABLE manta_run SET UNLOGGED")  # twice as fast to fill
+        sql(ledger, "ALTER TABLE manta_run SET (autovacuum_enabled = off)")
+        sql(ledger, "DELETE FROM pg_statistic WHERE starelid = 'manta_run'::regclass")
+        sql(
+            ledger,
+            "INSERT INTO manta_run (id, task, backend, queue, priority, state, arguments, metadata, deadline)"
+            " SELECT lpad(to_hex(number), 32, '0')::uuid, 'tests.app.tasks.add', 'default',"
+            " 'queue-' || number %% %s, number %% 3, 'READY', '[[1,2],{}]', '{}',"
+            " now() + number * interval '1 second' FROM generate_series(1, %s) AS number",
+            [len(QUEUES), BACKLOG],
+        )
+        yield ledger
+    finally:
+        sql(ledger, "TRUNCATE manta_run, manta_attempt")
+        sql(ledger, "ALTER TABLE manta_run RESET (autovacuum_enabled)")
+        sql(ledger, "ALTER TABLE manta_run SET LOGGED")
+        session.close()
+
+
+def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for part in plan.get("Plans", ()):
+        yield from nodes(part)
+
+
+def scans(ledger: Ledger, name: str, params: dict[str, Any], *, generic: bool, run: bool) -> list[dict[str, Any]]:
+    """How a statement would (or, with ``run``, did) read the table of runs."""
+    explain = "EXPLAIN (ANALYZE, FORMAT JSON) " if run else "EXPLAIN (FORMAT JSON) "
+    from psycopg import ClientCursor
+
+    session: Any = ledger.session
+    with session.connection.transaction(force_rollback=True):
+        if generic:
+            # What PostgreSQL may turn to once a prepared statement has been executed a few times.
+            session.connection.execute("SET LOCAL plan_cache_mode = force_generic_plan")
+            numbers = {key: place for place, key in enumerate(params, start=1)}
+            text = re.sub(r"%\((\w+)\)s", lambda found: f"${numbers[found[1]]}", statement("postgres", name))
+            session.connection.execute(f"PREPARE manta_explained AS {text}", prepare=False)
+            asked = ", ".join(f"%({key})s" for key in params)
+            execute = f"EXECUTE manta_explained ({asked})" if asked else "EXECUTE manta_explained"
+            cursor = ClientCursor(session.connection).execute(explain + execute, params)
+            [[[plan]]] = cursor.fetchall()
+            session.connection.execute("DEALLOCATE manta_explained")
+        else:
+            [[[plan]]] = session.connection.execute(
+                explain + statement("postgres", name), params, prepare=False
+            ).fetchall()
+    found = [node for node in nodes(plan["Plan"]) if node.get("Relation Name") == "manta_run"]
+    return [node for node in found if node["Node Type"].endswith("Scan")]
+
+
+def rows_read(scan: dict[str, Any]) -> float:
+    removed = scan.get("Rows Removed by Filter", 0) + scan.get("Rows Removed by Index Recheck", 0)
+    return (scan["Actual Rows"] + removed) * scan["Actual Loops"]
+
+
+def read_by_claim(ledger: Ledger, *, generic: bool) -> list[dict[str, Any]]:
+    return scans(ledger, "claim", CLAIM, generic=generic, run=True)
+
+
+def read_by_settlement(ledger: Ledger, *, generic: bool) -> list[dict[str, Any]]:
+    session: Any = ledger.session
+    with session.connection.transaction(force_rollback=True):
+        claims = ledger.claim("worker", QUEUES, BATCH)
+        assert len(claims) == BATCH
+        batch = json.dumps([rows.settlement_row(settlement(claim)) for claim in claims])
+        asked = {"settlements": batch, "worker": "worker", "recovering": False}
+        return scans(ledger, "settle", asked, generic=generic, run=True)
+
+
+@pytest.mark.slow
+@pytest.mark.postgres
+@pytest.mark.django_db
+def test_nothing_costs_more_because_a_million_runs_wait(backlog: Ledger, subtests: pytest.Subtests) -> None:
+    """One test, so that the million is made once, whoever else tests at the same time."""
+    for statistics, generic in product(["none", "fresh"], [False, True]):
+        if statistics == "fresh" and not generic:
+            sql(backlog, "ANALYZE manta_run")
+        case = {"statistics": statistics, "generic": generic}
+        with subtests.test("a claim reads no more than batch × queues", **case):
+            found = read_by_claim(backlog, generic=generic)
+            assert {scan["Node Type"] for scan in found} <= {"Index Scan", "Index Only Scan", "Bitmap Heap Scan"}
+            assert sum(map(rows_read, found)) <= 2 * BATCH * len(QUEUES)
+        with subtests.test("a settlement reads what it settles", **case):
+            found = read_by_settlement(backlog, generic=generic)
+            assert "Seq Scan" not in {scan["Node Type"] for scan in found}
+            assert sum(map(rows_read, found)) <= 4 * BATCH
+        for name, asked in ASKED.items():
+            with subtests.test("nothing reads the table from end to end", statement=name, **case):
+                found = scans(backlog, name, asked, generic=generic, run=False)
+                assert "Seq Scan" not in {scan["Node Type"] for scan in found}
+
+
+# -- SQLite --------------------------------------------------------------------------------------
+
+
+@pytest.mark.sqlite
+@pytest.mark.django_db
+@pytest.mark.parametrize("name", [*ASKED, "settle_attempts", "delete_attempts"])
+def test_no_statement_reads_the_table_from_end_to_end(name: str) -> None:
+    asked = {"settle_attempts": ASKED["settle"], "delete_attempts": ASKED["delete"]}.get(name, ASKED.get(name, {}))
+    params = {key: json.dumps(value) if isinstance(value, list) else value for key, value in asked.items()}
+    text = statement("sqlite", name)
+    with connection.cursor() as cursor:
+        cursor.execute("EXPLAIN QUERY PLAN " + text, params)
+        steps = [step for *_, step in cursor.fetchall()]
+    tables = {"manta_run", "manta_attempt", *re.findall(r"manta_(?:run|attempt) AS (\w+)", text)}
+    for step in steps:
+        # Walking an index is walking a table, unless the index is one of the few rows in a state.
+        whole = re.fullmatch(r"(?:SCAN|SEARCH) (\w+)(?: USING (?:COVERING )?INDEX sqlite_autoindex_\w+)?", step)
+        assert not whole or whole[1] not in tables, steps
