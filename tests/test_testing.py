@@ -1,5 +1,6 @@
 """What we give to the tests of projects that use us."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ from django.tasks import TaskResultStatus, default_task_backend, task
 from django.test import TestCase, override_settings
 from django.utils import timezone
 
-from django_manta import TaskContext
+from django_manta import State, TaskContext
 from django_manta.testing import TaskAssertions, TooManyRuns, run_all
 from tests.app import tasks
 
@@ -31,6 +32,17 @@ def test_the_immediate_twin_accepts_our_options_and_gives_our_context() -> None:
     assert made.using(timeout=5, run_after=timezone.now()).map([1])[0].status == TaskResultStatus.SUCCESSFUL
     assert tasks.fail.enqueue().status == TaskResultStatus.FAILED
     assert [one.return_value for one in tasks.add.starmap([(1, 2), (3, 4)])] == [3, 7]
+
+
+@override_settings(TASKS=IMMEDIATE)
+def test_the_twins_give_out_our_results() -> None:
+    result = tasks.add.using(run_after=timedelta(hours=1), metadata={"a": 1}).enqueue(1, 2)
+    assert (result.state, result.metadata, result.join()) == (State.SUCCESSFUL, {"a": 1}, 3)
+    assert tasks.fail.enqueue().state == State.FAILED
+    with override_settings(TASKS=DUMMY):
+        held = tasks.add.using(hold=True).enqueue(1, 2)
+        held.refresh()
+        assert held.state == State.HELD
 
 
 @override_settings(TASKS=DUMMY)
@@ -78,6 +90,14 @@ def test_run_all_stops_a_task_that_enqueues_itself_for_ever() -> None:
     tasks.enqueue_itself.enqueue()
     with pytest.raises(TooManyRuns, match="25 runs were executed and more are ready"):
         run_all(max_runs=25)
+
+
+@pytest.mark.django_db
+def test_what_waits_in_a_paused_queue_is_not_too_much() -> None:
+    tasks.add.using(queue_name="slow").enqueue(1, 2)
+    default_task_backend.ledger.pause("slow")
+    tasks.add.starmap([(1, 2)] * 3)
+    assert run_all(max_runs=3).runs == 3
 
 
 @pytest.mark.django_db

@@ -1,11 +1,9 @@
 """
 Durable background tasks and workflows for Django: your database remembers.
 
-What is named here, and in ``django_manta.exceptions``, ``django_manta.signals`` and
+What is named here, and in ``django_manta.exceptions``, ``django_manta.signals``, ``django_manta.logs`` and
 ``django_manta.testing``, is public; everything else may change without notice.
 """
-
-from typing import TYPE_CHECKING
 
 from django_manta.backend import MantaBackend
 from django_manta.backoff import exponential
@@ -16,10 +14,7 @@ from django_manta.task import Task
 
 # After the submodule `task`, whose import binds that name in this package: `django_manta.task` is
 # the decorator, as in `django.tasks`.
-if TYPE_CHECKING:
-    from django_manta.typed import task as task
-else:
-    from django.tasks import task
+from django_manta.typed import task
 
 __version__ = "0.1.0"
 

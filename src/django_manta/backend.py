@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 from asgiref.sync import sync_to_async
 from django.core.checks import CheckMessage
@@ -25,8 +25,10 @@ from django_manta.enqueue import Call, Enqueue, chain
 from django_manta.ids import new_run_id
 from django_manta.ledger import DjangoSession, Enqueued, Ledger, NewRun
 from django_manta.result import TaskResult
+from django_manta.ringing import ring_after_commit
 from django_manta.states import status_of
 from django_manta.task import Task, rebuild, unchecked_replace
+from django_manta.typed import AnyTask
 
 
 class MantaBackend(BaseTaskBackend):
@@ -66,18 +68,10 @@ class MantaBackend(BaseTaskBackend):
 
     # -- validation ------------------------------------------------------------------------------
 
-    def validate_task(self, task: DjangoTask) -> None:  # type: ignore[type-arg]
-        if isinstance(task.run_after, timedelta):
-            # Counted from enqueue by the database's clock, so there is no date to validate yet.
-            checked: Any = SimpleNamespace(
-                **{name: getattr(task, name) for name in ("func", "takes_context", "priority", "queue_name")},
-                run_after=None,
-            )
-            super().validate_task(checked)
-        else:
-            super().validate_task(task)
+    def validate_task(self, task: AnyTask) -> None:
+        super().validate_task(checkable(task))
 
-    def _validate_call(self, task: DjangoTask) -> options.Effective:  # type: ignore[type-arg]
+    def _validate_call(self, task: AnyTask) -> options.Effective:
         """What ``validate_task`` cannot know before the apps are ready. The options in force."""
         self.validate_task(task)
         effective = options.effective(task, self.config)
@@ -90,23 +84,22 @@ class MantaBackend(BaseTaskBackend):
 
     # -- enqueue ---------------------------------------------------------------------------------
 
-    def enqueue(self, task: DjangoTask, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult:  # type: ignore[type-arg, override]
+    def enqueue[**P, R](
+        self, task: "DjangoTask[P, R]", args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> TaskResult[P, R]:
         """One INSERT in the caller's transaction."""
         [enqueued] = self._enqueue([Call(task, args, kwargs)])
-        return enqueued
+        return cast("TaskResult[P, R]", enqueued)
 
-    async def aenqueue(  # type: ignore[override]
-        self,
-        task: DjangoTask,  # type: ignore[type-arg]
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-    ) -> TaskResult:
+    async def aenqueue[**P, R](
+        self, task: "DjangoTask[P, R]", args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> TaskResult[P, R]:
         """See enqueue()."""
         return await sync_to_async(self.enqueue, thread_sensitive=True)(task, args, kwargs)
 
     def enqueue_many(
         self,
-        calls: Iterable[tuple[DjangoTask, Sequence[Any], Mapping[str, Any]]],  # type: ignore[type-arg]
+        calls: Iterable[tuple[AnyTask, Sequence[Any], Mapping[str, Any]]],
     ) -> list[TaskResult]:
         """Enqueue one run for each ``(task, args, kwargs)``: all, or, if one is refused, none."""
         checked = [_checked(call, place) for place, call in enumerate(calls)]
@@ -114,7 +107,7 @@ class MantaBackend(BaseTaskBackend):
 
     async def aenqueue_many(
         self,
-        calls: Iterable[tuple[DjangoTask, Sequence[Any], Mapping[str, Any]]],  # type: ignore[type-arg]
+        calls: Iterable[tuple[AnyTask, Sequence[Any], Mapping[str, Any]]],
     ) -> list[TaskResult]:
         """See enqueue_many()."""
         return await sync_to_async(self.enqueue_many, thread_sensitive=True)(calls)
@@ -125,10 +118,10 @@ class MantaBackend(BaseTaskBackend):
 
     def _insert(self, calls: list[Call]) -> list[TaskResult]:
         """The end of the chain: validate, encode, sign, insert, tell Django's receivers."""
-        effective = _once_per_task(self._validate_call, calls)
+        shared = _once_per_task(self._shared, calls)
         encoded = [payload.encode_arguments(call.args, call.kwargs) for call in calls]
         runs = [
-            self._new_run(call.task, effective[id(call.task)], arguments)
+            self._new_run(shared[id(call.task)], arguments)
             for call, (_, _, arguments) in zip(calls, encoded, strict=True)
         ]
         inserted = self.ledger.enqueue(runs)
@@ -136,34 +129,37 @@ class MantaBackend(BaseTaskBackend):
             self._result(call.task, run, row, args, kwargs)
             for call, run, row, (args, kwargs, _) in zip(calls, runs, inserted, encoded, strict=True)
         ]
+        for queue in {call.task.queue_name for call in calls}:
+            ring_after_commit(self.database, self.config.cluster, queue)
         for each in results:
             # The run is in the caller's transaction now: a receiver cannot take it back by raising.
             task_enqueued.send_robust(type(self), task_result=each)
         return results
 
-    def _new_run(self, task: DjangoTask, effective: options.Effective, arguments: str) -> NewRun:  # type: ignore[type-arg]
+    def _shared(self, task: AnyTask) -> dict[str, Any]:
+        """What all runs of ``task`` that are enqueued together have in common, as fields of NewRun."""
+        effective = self._validate_call(task)
+        return {
+            "task": task.module_path,
+            "backend": self.alias,
+            "queue": task.queue_name,
+            "priority": int(task.priority),
+            "overrides": options.encode_overrides(task),
+            "metadata": payload.dump(effective.metadata),
+            "deadline": _deadline(effective),
+            "run_after": task.run_after,
+            "expires": effective.expires,
+            "hold": effective.hold,
+        }
+
+    def _new_run(self, shared: dict[str, Any], arguments: str) -> NewRun:
         run_id = new_run_id()
-        path = task.module_path
-        overrides = options.encode_overrides(task)
-        return NewRun(
-            id=run_id,
-            task=path,
-            backend=self.alias,
-            queue=task.queue_name,
-            priority=int(task.priority),
-            arguments=arguments,
-            overrides=overrides,
-            signature=self.seal.sign_run(str(run_id), path, arguments, overrides),
-            metadata=payload.dump(effective.metadata),
-            deadline=_deadline(task, effective),
-            run_after=task.run_after,
-            expires=effective.expires,
-            hold=effective.hold,
-        )
+        signature = self.seal.sign_run(str(run_id), shared["task"], arguments, shared["overrides"])
+        return NewRun(id=run_id, arguments=arguments, signature=signature, **shared)
 
     def _result(
         self,
-        task: DjangoTask,  # type: ignore[type-arg]
+        task: AnyTask,
         run: NewRun,
         row: Enqueued,
         args: list[Any],
@@ -191,10 +187,10 @@ class MantaBackend(BaseTaskBackend):
             history=(),
         )
 
-    def _as_stored(self, task: DjangoTask, run: NewRun, row: Enqueued) -> DjangoTask:  # type: ignore[type-arg]
+    def _as_stored(self, task: AnyTask, run: NewRun, row: Enqueued) -> AnyTask:
         """The task as ``get_result`` will show it: what was fixed at enqueue is in the row, not in the task."""
         overridden: frozenset[str] = getattr(task, "overridden", frozenset())
-        if any(options.OPTIONS[name].at_enqueue for name in overridden):
+        if overridden and any(options.OPTIONS[name].at_enqueue for name in overridden):
             return rebuild(
                 run.task,
                 priority=run.priority,
@@ -216,11 +212,22 @@ class MantaBackend(BaseTaskBackend):
         return await sync_to_async(self.get_result, thread_sensitive=True)(result_id)
 
 
+def checkable(task: AnyTask) -> AnyTask:
+    """
+    ``task`` as Django's validation can take it.
+
+    A ``run_after`` counted from enqueue, by the database's clock, is no date that could be validated yet.
+    """
+    run_after: Any = task.run_after
+    if not isinstance(run_after, timedelta):
+        return task
+    seen = {name: getattr(task, name) for name in ("func", "takes_context", "priority", "queue_name")}
+    return cast("AnyTask", SimpleNamespace(**seen, run_after=None))
+
+
 def _checked(call: Any, place: int) -> Call:
     match call:
-        case [DjangoTask() as task, args, kwargs] if isinstance(args, list | tuple) and isinstance(
-            kwargs, Mapping
-        ):
+        case [DjangoTask() as task, (list() | tuple()) as args, (dict() | Mapping()) as kwargs]:
             return Call(task, args, kwargs)
         case _:
             raise TypeError(
@@ -236,9 +243,9 @@ def _once_per_task[T](validate: Any, calls: list[Call]) -> dict[int, Any]:
     return found
 
 
-def _deadline(task: DjangoTask, effective: options.Effective) -> datetime | timedelta:  # type: ignore[type-arg]
-    """A run enqueued inside a run inherits its deadline unless it was given one."""
+def _deadline(effective: options.Effective) -> datetime | timedelta:
+    """A run enqueued inside a run inherits its deadline, unless somebody gave it one."""
     running = current_run()
-    if running is not None and getattr(task, "deadline", options.NOT_GIVEN) is options.NOT_GIVEN:
+    if running is not None and effective.deadline is options.OPTIONS["deadline"].default:
         return running.deadline
     return effective.deadline

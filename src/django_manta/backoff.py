@@ -37,7 +37,7 @@ class Exponential:
 
     def delay(self, failures: int) -> float:
         # The exponent is bounded so that a run retried thousands of times overflows nothing.
-        return min(self.first * 2 ** min(failures - 1, 62), self.limit)
+        return min(self.first * 2.0 ** min(failures - 1, 62), self.limit)
 
 
 #: Called with the exception and the task's result; returns seconds, or None to give up.
@@ -47,9 +47,7 @@ type Backoff = Fixed | Exponential | BackoffFunction
 
 def exponential(*, first: float | timedelta = 10.0, limit: float | timedelta = 3600.0) -> Exponential:
     """A backoff that doubles from ``first`` to ``limit`` (seconds or timedelta)."""
-    return Exponential(
-        first=_seconds("exponential(first=…)", first), limit=_seconds("exponential(limit=…)", limit)
-    )
+    return Exponential(first=_seconds("exponential(first=…)", first), limit=_seconds("exponential(limit=…)", limit))
 
 
 def parse(value: Any) -> Backoff:
@@ -59,12 +57,11 @@ def parse(value: Any) -> Backoff:
     if value == "exponential":
         return Exponential()
     if isinstance(value, str):
-        raise ValueError(
-            f"backoff {value!r} is unknown; give seconds, a timedelta, 'exponential' or a function."
-        )
+        raise ValueError(f"backoff {value!r} is unknown; give seconds, a timedelta, 'exponential' or a function.")
     if callable(value):
         _path_of(value)
-        return value  # type: ignore[no-any-return]
+        function: BackoffFunction = value
+        return function
     return Fixed(_seconds("backoff", value))
 
 

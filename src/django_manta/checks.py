@@ -50,9 +50,7 @@ def check_backend(backend: "MantaBackend") -> Iterator[CheckMessage]:
     """All that can be known to be wrong with a backend before it is used."""
     problems = list(conf.problems_of(backend.options))
     for problem in problems:
-        yield Error(
-            f"TASKS[{backend.alias!r}]: {problem.message}", hint=problem.hint, id=f"manta.{problem.check}"
-        )
+        yield Error(f"TASKS[{backend.alias!r}]: {problem.message}", hint=problem.hint, id=f"manta.{problem.check}")
     yield from _check_time_zone()
     yield from _check_key()
     if problems:

@@ -4,13 +4,14 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Protocol
+from types import GenericAlias
+from typing import TYPE_CHECKING, Any, Protocol
 
 from asgiref.sync import sync_to_async
-from django.tasks.base import TaskContext as DjangoTaskContext
 
 from django_manta import payload, text
 from django_manta.result import Progress, TaskResult
+from django_manta.typed import GenericTaskContext, P, R
 
 #: Progress is written at most this often; what is left unwritten at the end is written then.
 PROGRESS_INTERVAL_SECONDS = 0.5
@@ -27,14 +28,17 @@ class Desk(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskContext(DjangoTaskContext):  # type: ignore[type-arg]
-    task_result: TaskResult
+class TaskContext(GenericTaskContext[P, R]):  # type: ignore[misc]  # Django's is frozen; its stub forgot
+    task_result: TaskResult[P, R]
     #: Whether a failure of this attempt would be the run's end.
     is_last_attempt: bool
     _desk: Desk = field(repr=False)
     #: The end of the middleware chain: calls the task's function.
     _call: "Callable[[TaskContext], Any]" = field(repr=False)
     _throttle: "_Throttle" = field(default_factory=lambda: _Throttle(), repr=False)
+
+    if not TYPE_CHECKING:
+        __class_getitem__ = classmethod(GenericAlias)
 
     @property
     def run_id(self) -> str:
@@ -84,9 +88,7 @@ class TaskContext(DjangoTaskContext):  # type: ignore[type-arg]
             done += 1
             self.progress(done, total, message)
 
-    async def atrack[T](
-        self, items: Iterable[T], total: int | None = None, message: str = ""
-    ) -> AsyncIterator[T]:
+    async def atrack[T](self, items: Iterable[T], total: int | None = None, message: str = "") -> AsyncIterator[T]:
         """See track()."""
         if total is None and isinstance(items, Sized):
             total = len(items)
@@ -129,6 +131,4 @@ def _progress(done: float, total: float | None, message: str) -> Progress:
 
 
 def _progress_text(progress: Progress) -> str:
-    return payload.encode(
-        {"done": progress.done, "total": progress.total, "message": progress.message}, "progress"
-    )
+    return payload.encode({"done": progress.done, "total": progress.total, "message": progress.message}, "progress")

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from django.core.exceptions import ImproperlyConfigured
-from django.tasks.base import Task as DjangoTask
 from django.utils.module_loading import import_string
+
+from django_manta.typed import AnyTask
 
 if TYPE_CHECKING:
     from django_manta.result import TaskResult
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 class Call:
     """One run about to be enqueued."""
 
-    task: DjangoTask  # type: ignore[type-arg]
+    task: AnyTask
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
 

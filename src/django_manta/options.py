@@ -103,7 +103,7 @@ def _moment_or_none(value: Any) -> Moment | None:
 
 def _exceptions(value: Any) -> tuple[str, ...]:
     """Exception classes or dotted paths, kept as dotted paths: they must survive storage."""
-    if isinstance(value, str) or isinstance(value, type) or not isinstance(value, Iterable):
+    if isinstance(value, (str, type)) or not isinstance(value, Iterable):
         raise TypeError("must be a list of exception classes or of their dotted paths")
     paths = []
     for item in value:
@@ -330,9 +330,7 @@ def given(task: Any) -> dict[str, Any]:
 def encode_overrides(task: Any) -> str:
     """What ``.using()`` changed of the options that are read at each attempt, as stored and signed."""
     names: Iterable[str] = sorted(getattr(task, "overridden", ()))
-    kept = {
-        name: OPTIONS[name].to_json(getattr(task, name)) for name in names if not OPTIONS[name].at_enqueue
-    }
+    kept = {name: OPTIONS[name].to_json(getattr(task, name)) for name in names if not OPTIONS[name].at_enqueue}
     return payload.encode(kept, "overrides") if kept else ""
 
 

@@ -10,21 +10,26 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
-from typing import Any
+from types import GenericAlias
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
-from django.db import connections, router
+from django.db import connections, router, transaction
+from django.tasks import task_backends
 from django.tasks.base import TaskError
-from django.tasks.base import TaskResult as DjangoTaskResult
-from django.tasks.exceptions import TaskResultDoesNotExist
+from django.tasks.exceptions import InvalidTaskBackend, TaskResultDoesNotExist
+from django.tasks.signals import task_finished
 
 from django_manta import exceptions, payload
 from django_manta.current import current_run
 from django_manta.ids import parse_run_id
 from django_manta.ledger import AttemptRecord, DjangoSession, Ledger, RunRecord
+from django_manta.ringing import CANCEL, ring_after_commit
+from django_manta.signals import run_settled
 from django_manta.states import BAD_ENDS, ENDS, OWNED, UNSTARTED, Outcome, State, status_of
 from django_manta.task import rebuild
+from django_manta.typed import GenericTaskResult, P, R
 
 #: A waiting ``join`` looks this often: at first, and at most.
 _FIRST_LOOK, _LAST_LOOK = 0.01, 0.5
@@ -56,7 +61,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskResult(DjangoTaskResult):  # type: ignore[type-arg]
+class TaskResult(GenericTaskResult[P, R]):  # type: ignore[misc]  # Django's is frozen; its stub forgot
     """A run: Django's fields, and ours."""
 
     state: State
@@ -69,13 +74,22 @@ class TaskResult(DjangoTaskResult):  # type: ignore[type-arg]
     #: The ended attempts, oldest first, also those that never started user code.
     history: tuple[AttemptRecord, ...]
 
+    if not TYPE_CHECKING:
+        __class_getitem__ = classmethod(GenericAlias)
+
     def __post_init__(self) -> None:
         # Django normalizes the arguments here; ours come from the payload, which already has.
         pass
 
     def refresh(self) -> None:
         """Reload everything that can change. Two statements."""
-        self._take_over(get_result(self.id, using=_database_of(self.backend)))
+        try:
+            backend: Any = task_backends[self.backend]
+        except InvalidTaskBackend:
+            # Its alias was removed from the settings; the run is still there.
+            self._take_over(get_result(self.id))
+        else:
+            self._take_over(backend.get_result(self.id))
 
     async def arefresh(self) -> None:
         """See refresh()."""
@@ -87,7 +101,7 @@ class TaskResult(DjangoTaskResult):  # type: ignore[type-arg]
 
     # -- waiting ---------------------------------------------------------------------------------
 
-    def join(self, timeout: float | None = None) -> Any:
+    def join(self, timeout: float | None = None) -> R:
         """
         Wait until the run has ended, refresh, and return its value.
 
@@ -95,6 +109,8 @@ class TaskResult(DjangoTaskResult):  # type: ignore[type-arg]
         ``return_value`` does). Refuses to wait where waiting cannot end: inside ``atomic()``, where
         the run is not committed yet, and inside a task, where it would hold a slot.
         """
+        if self.state in ENDS:
+            return self.return_value
         self._refuse_to_wait()
         limit = None if timeout is None else time.monotonic() + timeout
         pause = _FIRST_LOOK
@@ -104,8 +120,10 @@ class TaskResult(DjangoTaskResult):  # type: ignore[type-arg]
         self.refresh()
         return self.return_value
 
-    async def ajoin(self, timeout: float | None = None) -> Any:
+    async def ajoin(self, timeout: float | None = None) -> R:
         """See join()."""
+        if self.state in ENDS:
+            return self.return_value
         await sync_to_async(self._refuse_to_wait, thread_sensitive=True)()
         limit = None if timeout is None else time.monotonic() + timeout
         pause = _FIRST_LOOK
@@ -151,9 +169,20 @@ class TaskResult(DjangoTaskResult):  # type: ignore[type-arg]
         A pending run is CANCELLED at once, a running one CANCELLING until nothing of it runs any
         more, a finished one stays as it is.
         """
-        _ledger(_database_of(self.backend)).cancel([UUID(self.id)], reason)
+        database = _database_of(self.backend)
+        moved = _ledger(database).cancel([UUID(self.id)], reason)
         self.refresh()
+        if State.CANCELLING in moved.values():
+            ring_after_commit(database, _cluster_of(self.backend), CANCEL)
+        if State.CANCELLED in moved.values():
+            transaction.on_commit(self._tell_the_end, using=database, robust=True)
         return self.state
+
+    def _tell_the_end(self) -> None:
+        """No executor will: nothing of the run was running."""
+        sender = type(task_backends[self.backend]) if self.backend in task_backends.settings else None
+        task_finished.send_robust(sender=sender, task_result=self)
+        run_settled.send_robust(sender=sender, run_id=self.id, state=self.state)
 
     async def acancel(self, reason: str = "") -> State:
         """See cancel()."""
@@ -165,8 +194,11 @@ class TaskResult(DjangoTaskResult):  # type: ignore[type-arg]
 
         Raise ValueError if it has not ended badly.
         """
-        moved = _ledger(_database_of(self.backend)).retry([UUID(self.id)])
+        database = _database_of(self.backend)
+        moved = _ledger(database).retry([UUID(self.id)])
         self.refresh()
+        if moved:
+            ring_after_commit(database, _cluster_of(self.backend), self.task.queue_name)
         if not moved:
             raise ValueError(f"Run {self.id} is {self.state}; only a run that ended badly can be retried.")
         return self.state
@@ -188,14 +220,19 @@ def default_database() -> str:
 
 def _database_of(backend: str) -> str:
     """The database of a backend alias, also of one that is no longer configured."""
-    from django.tasks import task_backends
-    from django.tasks.exceptions import InvalidTaskBackend
-
     try:
         configured = task_backends[backend]
     except InvalidTaskBackend:
         return default_database()
     return getattr(configured, "database", None) or default_database()
+
+
+def _cluster_of(backend: str) -> str:
+    try:
+        config: Any = getattr(task_backends[backend], "config", None)
+    except InvalidTaskBackend:
+        config = None
+    return config.cluster if config is not None else "default"
 
 
 def _ledger(using: str) -> Ledger:

@@ -5,12 +5,13 @@ Django hands the unknown keywords of ``@task(...)`` to the backend's ``task_clas
 class. Frozen, slotted, hashable and picklable, like Django's.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from functools import lru_cache
 from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Any
+from types import GenericAlias
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from asgiref.sync import sync_to_async
 from django.tasks.base import Task as DjangoTask
@@ -21,6 +22,7 @@ from django_manta import options
 from django_manta.backoff import Backoff
 from django_manta.exceptions import TaskNotFound
 from django_manta.options import NOT_GIVEN, Moment, NotGiven
+from django_manta.typed import AnyTask, GenericTask, P, R, TakesOne, UsingKeywords
 
 if TYPE_CHECKING:
     from django_manta.result import TaskResult
@@ -28,18 +30,21 @@ if TYPE_CHECKING:
 #: Keywords of Django's own that ``.using()`` takes, with None for "not given".
 _DJANGO_KEYWORDS = frozenset({"priority", "queue_name", "run_after", "backend"})
 
+#: Positional arguments, as a list or a tuple: a string is a sequence too, and always a mistake.
+type Args = list[Any] | tuple[Any, ...]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task(DjangoTask):  # type: ignore[type-arg]
+class Task(GenericTask[P, R]):
     """A task and its options. An option left out is NOT_GIVEN here and resolved when it is needed."""
 
     max_attempts: int | NotGiven = NOT_GIVEN
     max_losses: int | NotGiven = NOT_GIVEN
     backoff: Backoff | NotGiven = NOT_GIVEN
-    retry_on: tuple[str, ...] | None | NotGiven = NOT_GIVEN
+    retry_on: tuple[str, ...] | NotGiven | None = NOT_GIVEN
     no_retry_on: tuple[str, ...] | NotGiven = NOT_GIVEN
-    timeout: float | None | NotGiven = NOT_GIVEN
-    expires: Moment | None | NotGiven = NOT_GIVEN
+    timeout: float | NotGiven | None = NOT_GIVEN
+    expires: Moment | NotGiven | None = NOT_GIVEN
     deadline: Moment | NotGiven = NOT_GIVEN
     atomic: bool | NotGiven = NOT_GIVEN
     metadata: dict[str, Any] | NotGiven = field(default=NOT_GIVEN, hash=False)
@@ -48,7 +53,7 @@ class Task(DjangoTask):  # type: ignore[type-arg]
     #: Names of the options that ``.using()`` gave: they travel with the run.
     overridden: frozenset[str] = frozenset()
 
-    def __new__(cls, **keywords: Any) -> "Task":
+    def __new__(cls, **keywords: Any) -> Self:
         # Before the generated __init__, whose TypeError could only say "unexpected keyword".
         for name, value in keywords.items():
             if name not in cls.__dataclass_fields__:
@@ -59,9 +64,7 @@ class Task(DjangoTask):  # type: ignore[type-arg]
         if not isinstance(self.run_after, datetime | timedelta | None):
             raise InvalidTask(f"run_after must be an aware datetime or a timedelta, not {self.run_after!r}.")
         if self.atomic and iscoroutinefunction(self.func):
-            raise InvalidTask(
-                f"{self.name}: atomic=True needs a plain function; a coroutine holds no transaction."
-            )
+            raise InvalidTask(f"{self.name}: atomic=True needs a plain function; a coroutine holds no transaction.")
         for name, value in options.given(self).items():
             if not options.OPTIONS[name].in_decorator and name not in self.overridden:
                 raise TypeError(f"Task option {name!r} can only be given to .using(), not to @task.")
@@ -71,16 +74,14 @@ class Task(DjangoTask):  # type: ignore[type-arg]
             _ALIASES[path] = self.module_path
 
     # Django's slotted dataclass makes zero-argument super() unusable here.
-    def using(self, **changes: Any) -> "Task":
+    def using(self, **changes: Unpack[UsingKeywords]) -> "Task[P, R]":
         """
         A copy with other options: Django's (``priority``, ``queue_name``, ``run_after``, ``backend``)
         and those of ``options.OPTIONS``. An option given here also holds for later attempts of the
         runs enqueued with it, whatever the code says by then.
         """
-        given = {
-            name: value
-            for name, value in changes.items()
-            if name not in _DJANGO_KEYWORDS or value is not None
+        given: dict[str, Any] = {
+            name: value for name, value in changes.items() if name not in _DJANGO_KEYWORDS or value is not None
         }
         ours = set()
         for name, value in list(given.items()):
@@ -97,56 +98,64 @@ class Task(DjangoTask):  # type: ignore[type-arg]
                 ours.add(name)
         return replace(self, **given, overridden=self.overridden | ours)
 
+    if TYPE_CHECKING:
+        #: What was decorated, with the context among its parameters and a coroutine for its result.
+        func: Callable[..., Any]
+
+        # Django's, which return our results.
+        def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> "TaskResult[P, R]": ...
+        async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> "TaskResult[P, R]": ...
+        def get_result(self, result_id: str) -> "TaskResult[P, R]": ...
+        async def aget_result(self, result_id: str) -> "TaskResult[P, R]": ...
+    else:
+        # `Task[[int], str]` is an annotation that costs nothing.
+        __class_getitem__ = classmethod(GenericAlias)
+
     # -- enqueue many ----------------------------------------------------------------------------
 
-    def enqueue_many(self, calls: Iterable[tuple[Sequence[Any], Mapping[str, Any]]]) -> "list[TaskResult]":
+    def enqueue_many(self, calls: Iterable[tuple[Args, Mapping[str, Any]]]) -> "list[TaskResult[P, R]]":
         """Enqueue one run for each ``(args, kwargs)``: all of them or, if one is refused, none."""
         return _enqueue_many(self, [(self, *_checked(call, place)) for place, call in enumerate(calls)])
 
-    async def aenqueue_many(
-        self, calls: Iterable[tuple[Sequence[Any], Mapping[str, Any]]]
-    ) -> "list[TaskResult]":
+    async def aenqueue_many(self, calls: Iterable[tuple[Args, Mapping[str, Any]]]) -> "list[TaskResult[P, R]]":
         """See enqueue_many()."""
         return await sync_to_async(self.enqueue_many, thread_sensitive=True)(calls)
 
-    def map(self, values: Iterable[Any]) -> "list[TaskResult]":
+    def map[X](self: TakesOne[X], values: Iterable[X]) -> "list[TaskResult[P, R]]":
         """Enqueue one run for each value, given to the task as its only argument."""
         return _enqueue_many(self, [(self, (value,), {}) for value in values])
 
-    async def amap(self, values: Iterable[Any]) -> "list[TaskResult]":
+    async def amap[X](self: TakesOne[X], values: Iterable[X]) -> "list[TaskResult[P, R]]":
         """See map()."""
-        return await self.aenqueue_many([((value,), {}) for value in values])
+        enqueue_many = sync_to_async(_enqueue_many, thread_sensitive=True)
+        return await enqueue_many(self, [(self, (value,), {}) for value in values])
 
-    def starmap(self, arguments: Iterable[Sequence[Any]]) -> "list[TaskResult]":
+    def starmap(self, arguments: Iterable[Args]) -> "list[TaskResult[P, R]]":
         """Enqueue one run for each tuple of positional arguments."""
         return self.enqueue_many((_checked_args(args, place), {}) for place, args in enumerate(arguments))
 
-    async def astarmap(self, arguments: Iterable[Sequence[Any]]) -> "list[TaskResult]":
+    async def astarmap(self, arguments: Iterable[Args]) -> "list[TaskResult[P, R]]":
         """See starmap()."""
-        return await self.aenqueue_many(
-            [(_checked_args(args, place), {}) for place, args in enumerate(arguments)]
-        )
+        return await self.aenqueue_many([(_checked_args(args, place), {}) for place, args in enumerate(arguments)])
 
 
-def _enqueue_many(
-    task: Task, calls: list[tuple[Task, Sequence[Any], Mapping[str, Any]]]
-) -> "list[TaskResult]":
-    backend: Any = task.get_backend()
+def _enqueue_many(task: Any, calls: list[tuple[Any, Args, Mapping[str, Any]]]) -> list[Any]:
+    backend = task.get_backend()
     if hasattr(backend, "enqueue_many"):
-        results: list[TaskResult] = backend.enqueue_many(calls)
+        results: list[Any] = backend.enqueue_many(calls)
         return results
     return [backend.enqueue(one, list(args), dict(kwargs)) for one, args, kwargs in calls]
 
 
-def _checked(call: Any, place: int) -> tuple[Sequence[Any], Mapping[str, Any]]:
+def _checked(call: Any, place: int) -> tuple[Args, Mapping[str, Any]]:
     match call:
-        case [args, kwargs] if isinstance(args, list | tuple) and isinstance(kwargs, Mapping):
+        case [(list() | tuple()) as args, (dict() | Mapping()) as kwargs]:
             return args, kwargs
         case _:
             raise TypeError(f"Call {place} must be (args, kwargs), such as ((1, 2), {{}}), not {call!r}.")
 
 
-def _checked_args(args: Any, place: int) -> Sequence[Any]:
+def _checked_args(args: Any, place: int) -> Args:
     if not isinstance(args, list | tuple):
         raise TypeError(f"Arguments {place} must be a list or tuple of positional arguments, not {args!r}.")
     return args
@@ -155,7 +164,7 @@ def _checked_args(args: Any, place: int) -> Sequence[Any]:
 # -- finding and rebuilding --------------------------------------------------------------------------
 
 
-def find(path: str) -> DjangoTask:  # type: ignore[type-arg]
+def find(path: str) -> AnyTask:
     """
     The Task that ``path`` names, or that lists it among its ``aliases``.
 
@@ -199,7 +208,7 @@ def rebuild(
     run_after: datetime | None,
     backend: str,
     overrides: str = "",
-) -> DjangoTask:  # type: ignore[type-arg]
+) -> AnyTask:
     """
     The Task of a stored run, not validated again: its queue, its function or its backend may be gone
     from the code, and the run must still be shown.
@@ -229,7 +238,7 @@ def _stored_overrides(overrides: str) -> dict[str, Any]:
     return {**given, "overridden": frozenset(given)}
 
 
-def unchecked_replace[T: DjangoTask](task: T, **changes: Any) -> T:  # type: ignore[type-arg]
+def unchecked_replace[T: AnyTask](task: T, **changes: Any) -> T:
     """``dataclasses.replace`` without the validation."""
     copy = object.__new__(type(task))
     for each in fields(task):

@@ -1,29 +1,31 @@
 """
-Twins of Django's backends that accept our options and give tasks our context.
+Twins of Django's backends that accept our options and give out our results and contexts.
 
 Neither needs a database. ``ImmediateBackend`` executes a task as it is enqueued, once, whatever its
 ``max_attempts``; ``DummyBackend`` only remembers what was enqueued.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
+from copy import deepcopy
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.tasks.backends import dummy, immediate
 from django.tasks.backends.base import BaseTaskBackend
-from django.tasks.base import Task as DjangoTask
-from django.tasks.base import TaskResult as DjangoTaskResult
 from django.utils import timezone
 
 from django_manta import conf, options, payload
+from django_manta.backend import checkable
 from django_manta.context import TaskContext
+from django_manta.ids import new_run_id
 from django_manta.result import TaskResult
-from django_manta.states import State
-from django_manta.task import Task
+from django_manta.states import State, status_of
+from django_manta.task import Task, unchecked_replace
+from django_manta.typed import AnyTask
 
 
-class _AcceptsOurOptions(BaseTaskBackend):
-    """What both twins share: our Task, our settings, many at once."""
+class _Twin(BaseTaskBackend):
+    """What both twins share: our Task, our settings, our results, many at once."""
 
     task_class = Task
     supports_defer = True
@@ -32,85 +34,91 @@ class _AcceptsOurOptions(BaseTaskBackend):
     def config(self) -> conf.Config:
         return conf.read(self.alias, self.options)
 
-    def enqueue_many(
-        self,
-        calls: Iterable[tuple[DjangoTask, Sequence[Any], Mapping[str, Any]]],  # type: ignore[type-arg]
-    ) -> list[DjangoTaskResult]:  # type: ignore[type-arg]
-        return [self.enqueue(task, list(args), dict(kwargs)) for task, args, kwargs in calls]
+    def validate_task(self, task: AnyTask) -> None:
+        super().validate_task(checkable(task))
+
+    def enqueue_many(self, calls: Iterable[tuple[AnyTask, Sequence[Any], Mapping[str, Any]]]) -> list[TaskResult]:
+        return [self.enqueue(task, list(args), dict(kwargs)) for task, args, kwargs in calls]  # type: ignore[misc]
+
+    def _new_result(self, task: AnyTask, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult:
+        self.validate_task(task)
+        effective = options.effective(task, self.config)
+        kept_args, kept_kwargs, _ = payload.encode_arguments(args, kwargs)
+        return TaskResult(
+            task=unchecked_replace(task, run_after=_moment(task.run_after)),
+            id=str(new_run_id()),
+            status=status_of(State.READY),
+            enqueued_at=None,
+            started_at=None,
+            finished_at=None,
+            last_attempted_at=None,
+            args=kept_args,
+            kwargs=kept_kwargs,
+            backend=self.alias,
+            errors=[],
+            worker_ids=[],
+            state=State.HELD if effective.hold else State.READY,
+            reason="",
+            deadline=_moment(effective.deadline) or timezone.now(),
+            expires_at=_moment(effective.expires),
+            metadata=payload.normalize(effective.metadata, "metadata"),
+            progress=None,
+            history=(),
+        )
 
 
-class DummyBackend(_AcceptsOurOptions, dummy.DummyBackend):
+class DummyBackend(_Twin, dummy.DummyBackend):
     """Remembers what was enqueued in ``default_task_backend.results``; executes nothing."""
 
+    def enqueue(self, task: AnyTask, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult:  # type: ignore[override]
+        result = self._new_result(task, args, kwargs)
+        self._store_result(result)  # type: ignore[attr-defined]
+        return deepcopy(result)
 
-class ImmediateBackend(_AcceptsOurOptions, immediate.ImmediateBackend):
+
+class ImmediateBackend(_Twin, immediate.ImmediateBackend):
     """Executes a task as it is enqueued. ``run_after`` is accepted and not waited for."""
 
-    def _execute_task(self, task_result: DjangoTaskResult) -> None:  # type: ignore[type-arg]
-        # Django's own execution builds a plain TaskContext, which lacks progress() and the rest: it
-        # is given a task whose function receives ours instead.
-        if not task_result.task.takes_context:
-            super()._execute_task(task_result)  # type: ignore[misc]
-            return
-        task = task_result.task
-        object.__setattr__(task_result, "task", _WithOurContext(task, self.config))
+    def enqueue(self, task: AnyTask, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult:  # type: ignore[override]
+        result = self._new_result(task, args, kwargs)
+        stored = result.task
+        object.__setattr__(result, "task", _WithOurContext(stored))
         try:
-            super()._execute_task(task_result)  # type: ignore[misc]
+            self._execute_task(result)  # type: ignore[attr-defined]
         finally:
-            object.__setattr__(task_result, "task", task)
+            object.__setattr__(result, "task", stored)
+        object.__setattr__(result, "state", State(result.status.value))
+        return result
 
 
 class _WithOurContext:
-    """Stands in for a task during one immediate execution."""
+    """Stands in for a task while Django executes it: Django's context lacks progress() and the rest."""
 
-    def __init__(self, task: DjangoTask, config: conf.Config) -> None:  # type: ignore[type-arg]
+    def __init__(self, task: AnyTask) -> None:
         self._task = task
-        self._config = config
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._task, name)
 
-    def call(self, context: Any, *args: Any, **kwargs: Any) -> Any:
-        effective = options.effective(self._task, self._config)
-        return self._task.call(_context(self._task, context.task_result, effective), *args, **kwargs)
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        if self._task.takes_context:
+            context = TaskContext(
+                task_result=args[0].task_result, is_last_attempt=True, _desk=_Desk(), _call=_refuse
+            )
+            args = (context, *args[1:])
+        return self._task.call(*args, **kwargs)
 
 
-class _Desktop:
+class _Desk:
     """Keeps nothing: an immediate execution has no row."""
 
     def save_progress(self, progress: str) -> None: ...
     def save_metadata(self, metadata: str) -> None: ...
 
 
-def _context(
-    task: DjangoTask,  # type: ignore[type-arg]
-    result: DjangoTaskResult,  # type: ignore[type-arg]
-    effective: options.Effective,
-) -> TaskContext:
-    deadline = effective.deadline
-    ours = TaskResult(
-        task=task,
-        id=result.id,
-        status=result.status,
-        enqueued_at=result.enqueued_at,
-        started_at=result.started_at,
-        finished_at=None,
-        last_attempted_at=result.last_attempted_at,
-        args=result.args,
-        kwargs=result.kwargs,
-        backend=result.backend,
-        errors=result.errors,
-        worker_ids=result.worker_ids,
-        state=State.RUNNING,
-        reason="",
-        deadline=deadline if hasattr(deadline, "tzinfo") else timezone.now() + deadline,
-        expires_at=None,
-        metadata=payload.normalize(effective.metadata, "metadata"),
-        progress=None,
-        history=(),
-    )
-    return TaskContext(task_result=ours, is_last_attempt=True, _desk=_Desktop(), _call=partial(_refuse))
-
-
 def _refuse(context: TaskContext) -> None:
     raise RuntimeError("An immediate execution has no middleware chain.")
+
+
+def _moment(value: datetime | timedelta | None) -> datetime | None:
+    return timezone.now() + value if isinstance(value, timedelta) else value
