@@ -1,0 +1,116 @@
+#!/usr/bin/env python
+"""
+A few hundred runs of real work: a share, three questions, and the answers by simulation.
+
+  make demo                        on an embedded PostgreSQL that is there for the demo only
+  make demo ARGS="--runs 2000"     more work, better answers
+  python examples/demo.py          on the server that DATABASE_URL names, or on SQLite without one
+
+It makes a scratch database, enqueues the runs, executes them in this process, shows what happened, draws what
+came out, and checks all that it claims. The scratch database goes at the end, the picture stays.
+The project to copy from is examples/montecarlo/.
+"""
+
+import argparse
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from urllib.parse import quote
+
+from demonstration.scratch import scratch_database
+
+OUTPUT = Path(__file__).resolve().parent.parent / ".cache" / "demo"
+SQLITE = f"sqlite:///{quote(str(OUTPUT))}/db.sqlite3"
+RUNS, FEWEST_RUNS = 400, 8
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    asked = parse(arguments)
+    told_to_stop = False
+
+    def stop(signum: int, frame: FrameType | None) -> None:
+        nonlocal told_to_stop
+        told_to_stop = True
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        with scratch_database(os.environ.get("DATABASE_URL") or SQLITE) as scratch:
+            os.environ["DATABASE_URL"] = scratch  # for this process and those that it starts
+            set_up_django()
+            return demonstrate(asked.runs, asked.output)
+    except BaseException:
+        # Not only KeyboardInterrupt: one that hits a statement on its way may come out as an error of the database.
+        if not told_to_stop:
+            raise
+        print("demo: interrupted", file=sys.stderr)
+        return 130
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="Exit code: 0 when every claim holds, 1 when one does not or the database cannot be used.",
+    )
+    parser.add_argument(
+        "--runs", type=run_count, default=RUNS, metavar="N", help=f"how many runs, {FEWEST_RUNS} or more ({RUNS})"
+    )
+    parser.add_argument(
+        "--output", type=Path, default=OUTPUT, metavar="FOLDER", help="where the picture goes (.cache/demo)"
+    )
+    return parser.parse_args(arguments)
+
+
+def run_count(text: str) -> int:
+    if not text.isdecimal() or int(text) < FEWEST_RUNS:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a whole number of {FEWEST_RUNS} or more, which is one run of each kind"
+        )
+    return int(text)
+
+
+def set_up_django() -> None:
+    import django
+    from django.core.management import call_command
+
+    os.environ["DJANGO_SETTINGS_MODULE"] = "montecarlo.settings"
+    django.setup()
+    call_command("migrate", verbosity=0)
+
+
+def demonstrate(runs: int, output: Path) -> int:
+    # Here, because models can be imported only once Django is set up.
+    from demonstration import claims, terminal, work
+    from demonstration.answers import answers
+    from demonstration.plot import draw
+
+    out = terminal.console()
+    began = time.monotonic()
+    done = work.enqueue(runs)
+    terminal.show_beginning(out, len(list(done)), time.monotonic() - began)
+
+    began = time.monotonic()
+    with terminal.progress_of(out, runs) as settled:
+        work.drain(settled)
+        work.enqueue_report(done)
+        work.drain(settled)
+    terminal.show_table(out, time.monotonic() - began)
+
+    done.refresh()
+    terminal.show_story(out, work.most_troubled(done))
+    checked = list(claims.of_the_queue(done))
+    if checked[0].holds:  # every run succeeded, so there is something to add up
+        found = answers(done)
+        checked += claims.of_the_answers(found)
+        terminal.show_picture(out, draw(output / "montecarlo.png", found))
+    return terminal.show_claims(out, checked)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

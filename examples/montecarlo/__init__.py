@@ -1,0 +1,1 @@
+"""A small Django project that answers three questions about a share by simulation, on django-manta."""

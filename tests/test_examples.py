@@ -1,0 +1,169 @@
+"""The examples work as a reader would run them: as processes of their own, on a real database."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from tests.conftest import DATABASE
+
+ROOT = Path(__file__).resolve().parent.parent
+DEMO = ROOT / "examples" / "demo.py"
+MANAGE = ROOT / "examples" / "montecarlo" / "manage.py"
+
+#: The demo with failures that outlast the attempts that its tasks have.
+HOPELESS = f"""
+import sys
+sys.path.insert(0, {str(DEMO.parent)!r})
+import demo
+from montecarlo import mishaps
+mishaps.FAILING_ATTEMPTS = 3
+sys.exit(demo.main(sys.argv[1:]))
+"""
+
+type Environment = dict[str, str]
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Environment:
+    """Where the demo finds a server to make its scratch database on, or a folder to make it in."""
+    kept = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
+    if DATABASE == "sqlite":
+        kept["DATABASE_URL"] = f"sqlite:///{tmp_path / 'scratch' / 'db.sqlite3'}"
+    return kept | {"FORCE_COLOR": "1"}
+
+
+@pytest.fixture
+def scratch_databases(environment: Environment, tmp_path: Path) -> Callable[[int], list[str]]:
+    """Lists the scratch databases of a process."""
+
+    def of(pid: int) -> list[str]:
+        if DATABASE == "sqlite":
+            return [file.name for file in (tmp_path / "scratch").glob(f"manta_demo_{pid}_*")]
+        import psycopg
+
+        with psycopg.connect(environment["DATABASE_URL"]) as connection:
+            found = connection.execute("SELECT datname FROM pg_database").fetchall()
+        return [name for (name,) in found if name.startswith(f"manta_demo_{pid}_")]
+
+    return of
+
+
+def run(environment: Environment, *command: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *map(str, command)],
+        env=environment,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+def test_the_demo_executes_its_runs_and_keeps_what_it_claims(environment: Environment, tmp_path: Path) -> None:
+    done = run(environment, DEMO, "--runs", "40", "--output", tmp_path / "out")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""
+    assert f"39 runs enqueued in {'SQLite' if DATABASE == 'sqlite' else 'PostgreSQL'} in " in done.stdout
+    assert "40 of 40 runs ended, 4 retries" in done.stdout
+    # runs, attempts, retries, successful, failed
+    assert re.search(r"^ *price_option +19 +19 +0 +19 +0 +\d+\.\d\d *$", done.stdout, re.MULTILINE)
+    assert re.search(r"^ *record_years +10 +12 +2 +10 +0 +\d+\.\d\d *$", done.stdout, re.MULTILINE)
+    assert re.search(r"^ *time_to_exit +10 +12 +2 +10 +0 +\d+\.\d\d *$", done.stdout, re.MULTILINE)
+    assert re.search(r"^ *all together +40 +44 +4 +40 +0 +\d+\.\d\d *$", done.stdout, re.MULTILINE)
+    assert re.search(r"^  attempt 1: .* FAILED  RuntimeError: stumbled after the rows", done.stdout, re.MULTILINE)
+    assert re.search(r"^  attempt 2: .* SUCCESSFUL$", done.stdout, re.MULTILINE)
+    assert "10 atomic runs of 100 rows left 1,000 rows, each exactly once" in done.stdout
+    assert done.stdout.count("  holds   ") == 9
+    assert "BROKEN" not in done.stdout
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", done.stdout)  # plain, though FORCE_COLOR is set
+
+    picture = tmp_path / "out" / "montecarlo.png"
+    assert f"The picture: {picture}" in done.stdout.splitlines()
+    with Image.open(picture) as image:
+        assert image.format == "PNG"
+        assert image.width > 1_000
+        image.load()  # raises if it is cut short
+
+
+@pytest.mark.slow
+def test_a_claim_that_does_not_hold_is_named_and_is_exit_code_1(environment: Environment, tmp_path: Path) -> None:
+    environment["PYTHONIOENCODING"] = "ascii"
+
+    done = run(environment, "-c", HOPELESS, "--runs", "8", "--output", tmp_path / "out")
+
+    assert done.returncode == 1
+    assert "  BROKEN  All 8 runs ended SUCCESSFUL." in done.stdout
+    assert "It failed 3 times, and max_attempts is 3." in done.stdout
+    assert "There are 100 rows; wrong for seeds 0." in done.stdout
+    assert done.stderr == "demo: 3 of 6 claims do not hold; see above.\n"
+    assert done.stdout.isascii()
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_a_demo_that_is_stopped_leaves_no_database_behind(
+    environment: Environment,
+    tmp_path: Path,
+    scratch_databases: Callable[[int], list[str]],
+) -> None:
+    command = [sys.executable, "-u", str(DEMO), "--runs", "5000", "--output", str(tmp_path / "out")]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as demo:
+        assert demo.stdout is not None
+        assert demo.stdout.readline().startswith(b"4999 runs enqueued in")
+        assert scratch_databases(demo.pid)
+        demo.send_signal(signal.SIGTERM)
+        _, errors = demo.communicate(timeout=60)
+
+    assert demo.returncode == 130, errors.decode()
+    assert errors == b"demo: interrupted\n"
+    assert not scratch_databases(demo.pid)
+
+
+def test_the_demo_explains_itself(environment: Environment) -> None:
+    done = run(environment, DEMO, "--help")
+
+    assert done.returncode == 0
+    assert "make demo" in done.stdout
+    assert "--runs N" in done.stdout
+
+
+@pytest.mark.parametrize("runs", ["7", "-1", "many"])
+def test_the_demo_refuses_a_senseless_number_of_runs(environment: Environment, runs: str) -> None:
+    done = run(environment, DEMO, f"--runs={runs}")
+
+    assert done.returncode == 2
+    assert f"{runs!r} is not a whole number of 8 or more" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("url", "complaint"),
+    [
+        ("mysql://localhost/x", "begins with 'mysql'; it can be 'postgresql' or 'sqlite'"),
+        ("postgresql://nobody@127.0.0.1:1/x", "cannot create a scratch database"),
+    ],
+)
+def test_the_demo_says_why_it_cannot_use_a_database(environment: Environment, url: str, complaint: str) -> None:
+    done = run(environment | {"DATABASE_URL": url}, DEMO)
+
+    assert done.returncode == 1
+    assert complaint in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_example_project_has_all_its_migrations_and_passes_the_checks(
+    environment: Environment, tmp_path: Path
+) -> None:
+    environment["DATABASE_URL"] = f"sqlite:///{tmp_path / 'db.sqlite3'}"
+
+    for command in (["makemigrations", "--check", "--dry-run"], ["check", "--fail-level", "WARNING"]):
+        done = run(environment, MANAGE, *command)
+        assert done.returncode == 0, done.stdout + done.stderr
