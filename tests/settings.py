@@ -1,5 +1,8 @@
 """Settings of the tests: a Django project with nothing unusual but a second database."""
 
+import json
+import os
+
 from tests import databases
 
 SECRET_KEY = "tests-only-7f0c5b1d9e3a48268c4be2d6a1f05937-and-long-enough-to-pass-the-checks"
@@ -54,5 +57,7 @@ TASKS = {
     "default": {
         "BACKEND": "django_manta.MantaBackend",
         "QUEUES": ["default", "urgent", "slow"],
+        # Workers that a test starts are given their settings through the environment.
+        "OPTIONS": json.loads(os.environ.get("MANTA_TEST_OPTIONS", "{}")),
     },
 }

@@ -13,12 +13,12 @@ from django.test import override_settings
 
 from django_manta import State, exceptions, text
 from django_manta.execution import policy
-from django_manta.execution.runners import inline
 from django_manta.ledger import Ledger, fsck
 from django_manta.logs import RunFilter
 from django_manta.models import Run, Worker
 from django_manta.signals import attempt_finished, run_settled
 from django_manta.testing import run_all
+from django_manta.worker import caretaker
 from tests.app import tasks
 from tests.app.models import Ledgerline
 
@@ -528,18 +528,22 @@ def test_a_missing_middleware_is_a_clear_error_at_the_door() -> None:
 # -- recovery ----------------------------------------------------------------------------------------
 
 
+def recover() -> int:
+    return caretaker.recover(default_task_backend, default_task_backend.ledger)
+
+
 @pytest.mark.django_db
 def test_what_a_vanished_worker_held_is_taken_over() -> None:
     result = tasks.add.enqueue(1, 2)
     default_task_backend.ledger.claim("vanished", ["default"], 1)
-    assert inline.recover() == 1
+    assert recover() == 1
     run_all()
     result.refresh()
     assert result.return_value == 3
     assert [attempt.outcome for attempt in result.history] == ["LOST", "SUCCESSFUL"]
     never_twice = tasks.add.using(max_losses=0).enqueue(1, 2)
     default_task_backend.ledger.claim("vanished", ["default"], 1)
-    inline.recover()
+    recover()
     never_twice.refresh()
     assert never_twice.state == State.LOST
     assert never_twice.errors[-1].exception_class is exceptions.TaskLost

@@ -62,7 +62,7 @@ def test_join_gives_up_in_time() -> None:
 @pytest.mark.django_db(transaction=True)
 def test_join_refuses_to_wait_where_waiting_cannot_end() -> None:
     with transaction.atomic():
-        result = add.enqueue(1, 2)
+        result = add.using(hold=True).enqueue(1, 2)
         with pytest.raises(RuntimeError, match="inside atomic"):
             result.join(timeout=1)
     joining = tasks.join_another.enqueue(result.id)

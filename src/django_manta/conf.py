@@ -17,7 +17,7 @@ from django_manta import options as task_options
 from django_manta.states import ENDS, GOOD_ENDS, State
 
 #: The runners that exist in this version. The queue chooses the runner.
-RUNNERS: Final = ("inline",)
+RUNNERS: Final = ("processes", "inline")
 
 DEFAULT_RETENTION: Final[dict[str, timedelta | None]] = {
     state: timedelta(days=7 if state in GOOD_ENDS else 30) for state in sorted(ENDS)
@@ -78,7 +78,7 @@ def _queue_options(value: Any) -> dict[str, dict[str, Any]]:
     kept = {}
     for queue, keywords in _mapping_of(value, "queue names").items():
         keywords = dict(_mapping_of(keywords, f"options of queue {queue!r}"))
-        runner = keywords.pop("runner", "inline")
+        runner = keywords.pop("runner", RUNNERS[0])
         if runner not in RUNNERS:
             raise _Bad(f"{queue}: runner must be one of {', '.join(RUNNERS)}, not {runner!r}")
         kept[queue] = {**_task_keywords(keywords, where=queue), "runner": runner}
@@ -101,6 +101,31 @@ def _seconds(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
         raise _Bad(f"must be seconds (0 or more) or a timedelta, not {value!r}")
     return float(value)
+
+
+def _lease(value: Any) -> float:
+    seconds = _seconds(value)
+    if seconds < 1:
+        raise _Bad(f"must be at least 1 second, not {value!r}")
+    return seconds
+
+
+def _count(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise _Bad(f"must be a whole number above 0, not {value!r}")
+    return value
+
+
+_RECYCLE_KEYS = {"RUNS": 1, "MEMORY_MIB": 2**20, "LIMIT_MIB": 2**20}
+
+
+def _recycle(value: Any) -> dict[str, int | None]:
+    kept: dict[str, int | None] = {}
+    for name, given in _mapping_of(value, ", ".join(_RECYCLE_KEYS)).items():
+        if name not in _RECYCLE_KEYS:
+            raise _Bad(f"knows {', '.join(_RECYCLE_KEYS)}, not {name!r}")
+        kept[name] = None if given is None else _count(given) * _RECYCLE_KEYS[name]
+    return kept
 
 
 def _dotted_paths(value: Any) -> tuple[str, ...]:
@@ -162,6 +187,42 @@ SETTINGS: Final[dict[str, Setting]] = {
             "Salt of every signature: processes with the same key and another cluster name accept nothing of ours.",
         ),
         Setting(
+            "PROCESSES",
+            _count,
+            2,
+            "whole number above 0",
+            "How many child processes a worker has. `--processes` wins.",
+        ),
+        Setting(
+            "ASYNC_SLOTS",
+            _count,
+            50,
+            "whole number above 0",
+            "How many `async def` tasks a worker executes at a time, in one child of their own.",
+        ),
+        Setting(
+            "LEASE_SECONDS",
+            _lease,
+            30.0,
+            "seconds (1 or more) or timedelta",
+            "How long a worker may be silent before another one declares it lost.",
+        ),
+        Setting(
+            "STOP_TIMEOUT",
+            _seconds,
+            30.0,
+            "seconds or timedelta",
+            "How long a stopping worker lets running runs finish. `--stop-timeout` wins.",
+        ),
+        Setting(
+            "RECYCLE",
+            _recycle,
+            {},
+            "dict with `RUNS`, `MEMORY_MIB`, `LIMIT_MIB`",
+            "Replace a child after so many runs, or when it has needed so much memory; with `LIMIT_MIB` an "
+            "allocation beyond it fails inside the task.",
+        ),
+        Setting(
             "SKEW_SECONDS",
             _seconds,
             600.0,
@@ -177,28 +238,12 @@ SETTINGS: Final[dict[str, Setting]] = {
             "How long finished runs are kept. None: for ever.",
         ),
         Setting("MIDDLEWARE", _dotted_paths, (), "list of dotted paths", "Wrapped around every execution."),
-        Setting(
-            "ENQUEUE_MIDDLEWARE", _dotted_paths, (), "list of dotted paths", "Wrapped around every enqueue."
-        ),
+        Setting("ENQUEUE_MIDDLEWARE", _dotted_paths, (), "list of dotted paths", "Wrapped around every enqueue."),
     ]
 }
 
 #: Settings of features that do not exist yet: refused, never ignored.
-NOT_BUILT: Final = frozenset(
-    {
-        "ASYNC_SLOTS",
-        "HTTP",
-        "LEASE_SECONDS",
-        "PROCESSES",
-        "RAY",
-        "RECYCLE",
-        "REDACT",
-        "RESULTS",
-        "RUNTIME_ENVS",
-        "SCHEDULES",
-        "STOP_TIMEOUT",
-    }
-)
+NOT_BUILT: Final = frozenset({"HTTP", "RAY", "REDACT", "RESULTS", "RUNTIME_ENVS", "SCHEDULES"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -210,6 +255,11 @@ class Config:
     task_options: dict[str, dict[str, Any]] = field(default_factory=dict)
     database: str | None = None
     cluster: str = "default"
+    processes: int = 2
+    async_slots: int = 50
+    lease_seconds: float = 30.0
+    stop_timeout: float = 30.0
+    recycle: dict[str, int | None] = field(default_factory=dict)
     skew_seconds: float = 600.0
     retention: dict[str, timedelta | None] = field(default_factory=lambda: dict(DEFAULT_RETENTION))
     middleware: tuple[str, ...] = ()

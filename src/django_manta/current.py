@@ -13,6 +13,7 @@ class CurrentRun:
     task: str
     attempt: int
     deadline: datetime
+    token: int
 
 
 _current: ContextVar[CurrentRun | None] = ContextVar("django_manta.current_run", default=None)

@@ -117,6 +117,9 @@ class Run(models.Model):
     failures = models.IntegerField(_("failures"), db_default=0)
     crashes = models.IntegerField(_("crashes"), db_default=0)
     losses = models.IntegerField(_("losses"), db_default=0)
+    suspect = models.BooleanField(
+        _("suspect"), db_default=False, help_text=_("It was there when an executor died: it travels alone.")
+    )
 
     # What came of it.
     result_text = models.TextField(
@@ -152,9 +155,7 @@ class Run(models.Model):
                     state__in=["HELD", "SCHEDULED", "WAITING", "READY"],
                 ),
             ),
-            models.Index(
-                "worker", name="manta_run_owned", condition=models.Q(state__in=["RUNNING", "CANCELLING"])
-            ),
+            models.Index("worker", name="manta_run_owned", condition=models.Q(state__in=["RUNNING", "CANCELLING"])),
             # Retention reads one state oldest first; so does a person looking for what failed.
             models.Index(
                 "state",
@@ -263,6 +264,10 @@ class Cluster(models.Model):
 
     name = models.TextField(_("name"), primary_key=True)
     key_fingerprint = models.TextField(_("key fingerprint"))
+    leader = models.TextField(
+        _("leader"), db_default="", help_text=_("The worker that does what only one should do.")
+    )
+    term = models.BigIntegerField(_("term"), db_default=0)
 
     class Meta:
         verbose_name = _("cluster")

@@ -1,7 +1,10 @@
 """Tasks that the tests enqueue. Each does one thing worth watching."""
 
 import asyncio
+import contextlib
+import ctypes
 import logging
+import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -256,3 +259,60 @@ def stamp(enqueue: Any) -> Any:
 @task
 def enqueue_itself() -> None:
     enqueue_itself.enqueue()
+
+
+# -- killers -----------------------------------------------------------------------------------------
+
+
+@task
+def exit_at_once() -> None:
+    print("last words", flush=True)
+    os._exit(7)
+
+
+@task
+def segfault() -> None:
+    print("last words", flush=True)
+    ctypes.string_at(0)
+
+
+@task(timeout=0.2)
+def swallow_its_timeout() -> None:
+    while True:
+        with contextlib.suppress(BaseException):
+            time.sleep(30)
+
+
+@task
+def swallow_everything(seconds: float) -> None:
+    Ledgerline.objects.create(label="stubborn")
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        with contextlib.suppress(BaseException):
+            time.sleep(end - time.monotonic())
+
+
+@task
+def eat_memory() -> int:
+    return len(bytearray(2 * 1024**3))
+
+
+@task
+def spin(seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pass
+
+
+@task
+async def sleep_async(seconds: float) -> None:
+    await asyncio.sleep(seconds)
+
+
+@task
+def beat(seconds: float) -> None:
+    """Leaves a mark twenty times a second: who is dead leaves none."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        Ledgerline.objects.create(label="beat")
+        time.sleep(0.05)

@@ -18,23 +18,20 @@ from typing import Any
 
 from asgiref.sync import async_to_sync
 from django.db import DatabaseError, connections, transaction
-from django.tasks import task_backends
 from django.tasks.base import TaskError
-from django.tasks.exceptions import InvalidTaskBackend
 from django.tasks.signals import task_finished, task_started
 from django.utils import timezone
 
-from django_manta import options, payload, text
+from django_manta import payload, text
 from django_manta.context import TaskContext
 from django_manta.current import CurrentRun, running
 from django_manta.exceptions import BadTaskSignature, LostLease, TaskNotFound, TaskTimeout
 from django_manta.execution import middleware, policy
+from django_manta.execution.admission import Admitted, admit, refuse
 from django_manta.execution.desk import LedgerDesk
 from django_manta.execution.limits import Limit, time_limit
 from django_manta.ledger import Claimed, DjangoSession, Ledger, Settlement
-from django_manta.result import TaskResult, attempt_errors, workers_of
 from django_manta.states import Outcome, State, status_of
-from django_manta.task import find, rebuild
 
 logger = logging.getLogger("django_manta")
 
@@ -55,144 +52,54 @@ class Execution:
     settled: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Admitted:
-    """A claimed run that this code vouches for."""
-
-    claim: Claimed
-    backend: Any
-    options: options.Effective
-    context: TaskContext
-    limit: Limit
-
-
-def execute(claim: Claimed, *, executor: str = "", interruptible: bool = False) -> Execution:
+def execute(
+    claim: Claimed,
+    *,
+    executor: str = "",
+    interruptible: bool = False,
+    output: Callable[[], str] = str,
+) -> Execution:
     """
     Execute a claimed run.
 
+    ``executor`` names this process, ``output`` tells the tail of what it printed.
     ``interruptible`` lets KeyboardInterrupt through, for a runner whose process a person may stop
     with Ctrl-C; the caller then settles the run as interrupted.
     """
     started = time.monotonic()
-    callers = {each.alias for each in connections.all(initialized_only=True) if each.in_atomic_block}
-    _close_old_connections(callers)
+    callers = _close_old_connections(set())
     try:
         try:
-            admitted = _admit(claim)
+            admitted = admit(claim)
         except (TaskNotFound, BadTaskSignature) as refusal:
-            return Execution(_refused(claim, refusal, executor))
-        with running(CurrentRun(str(claim.id), claim.task, admitted.context.attempt, claim.deadline)):
-            return _Run(admitted, executor, started, interruptible).execute()
+            return Execution(refuse(claim, refusal, executor))
+        with running(
+            CurrentRun(admitted.result.id, claim.task, admitted.result.attempts, claim.deadline, claim.token)
+        ):
+            return _Run(admitted, executor, started, interruptible, output).execute()
     finally:
         _close_old_connections(callers)
 
 
-def _close_old_connections(callers: set[str]) -> None:
+def _close_old_connections(callers: set[str]) -> set[str]:
     """
     Django's ``close_old_connections()``, but for those on which the caller holds a transaction, as in a
     TestCase: Django takes the lack of autocommit for a fault and would drop them, and the transaction.
+    At the beginning nobody else can hold one; those that do are returned, to be spared at the end.
     """
+    spared = set()
+    connection: Any
     for connection in connections.all(initialized_only=True):
-        if connection.alias not in callers:
+        if connection.in_atomic_block and (not callers or connection.alias in callers):
+            spared.add(connection.alias)
+        elif connection.alias not in callers:
+            if not connection.settings_dict["CONN_MAX_AGE"]:
+                # "Close after each request" is made for web servers with more processes than the database
+                # has connections. An executor keeps its one, and has it checked before it is used again.
+                connection.close_at = None
+                connection.health_check_enabled = True
             connection.close_if_unusable_or_obsolete()
-
-
-# -- admission ---------------------------------------------------------------------------------------
-
-
-def _admit(claim: Claimed) -> _Admitted:
-    """Verify the signature and find the task. Raise BadTaskSignature or TaskNotFound."""
-    backend = _backend(claim)
-    if not backend.seal.run_is_genuine(
-        claim.signature, str(claim.id), claim.task, claim.arguments, claim.overrides
-    ):
-        raise BadTaskSignature(
-            f"The signature of run {claim.id} does not match its task, arguments and overrides: the row was "
-            "altered, or written with another SECRET_KEY or CLUSTER."
-        )
-    task = find(claim.task)
-    if backend.queues and claim.queue not in backend.queues:
-        raise TaskNotFound(f"Queue {claim.queue!r} is not among the QUEUES of TASKS[{claim.backend!r}].")
-    effective = _effective(task, backend, claim)
-    limit = Limit(effective.timeout)
-    context = TaskContext(
-        task_result=_running_result(claim),
-        is_last_attempt=claim.failures + 1 >= effective.max_attempts,
-        _desk=LedgerDesk(backend.database, claim.id, claim.token),
-        _call=partial(_call_task, limit),
-    )
-    return _Admitted(claim, backend, effective, context, limit)
-
-
-def _backend(claim: Claimed) -> Any:
-    try:
-        backend = task_backends[claim.backend]
-    except InvalidTaskBackend as error:
-        raise TaskNotFound(f"Backend {claim.backend!r} is not configured in TASKS: {error}") from None
-    if not hasattr(backend, "seal"):
-        raise TaskNotFound(f"Backend {claim.backend!r} is {type(backend).__name__}, not a MantaBackend.")
-    return backend
-
-
-def _effective(task: Any, backend: Any, claim: Claimed) -> options.Effective:
-    try:
-        return options.effective(task, backend.config, claim.overrides)
-    except ImportError as error:
-        raise TaskNotFound(f"An override of run {claim.id} cannot be found: {error}.") from None
-
-
-def _running_result(claim: Claimed) -> TaskResult:
-    args, kwargs = payload.decode_arguments(claim.arguments)
-    return TaskResult(
-        task=rebuild(
-            claim.task,
-            priority=claim.priority,
-            queue_name=claim.queue,
-            run_after=claim.run_after,
-            backend=claim.backend,
-            overrides=claim.overrides,
-        ),
-        id=str(claim.id),
-        status=status_of(State.RUNNING),
-        enqueued_at=claim.enqueued_at,
-        started_at=claim.started_at,
-        finished_at=None,
-        last_attempted_at=claim.last_attempted_at,
-        args=args,
-        kwargs=kwargs,
-        backend=claim.backend,
-        errors=attempt_errors(claim.history),
-        worker_ids=workers_of(claim.history, claim.worker),
-        state=State.RUNNING,
-        reason="",
-        deadline=claim.deadline,
-        expires_at=claim.expires_at,
-        metadata=payload.decode(claim.metadata),
-        progress=None,
-        history=claim.history,
-    )
-
-
-def _refused(claim: Claimed, refusal: Exception, executor: str) -> Settlement:
-    """Give the run back for a while, in case a newer release knows it; then fail it."""
-    refused_for = None if claim.refused_for is None else claim.refused_for.total_seconds()
-    backend: Any = task_backends.settings.get(claim.backend) and task_backends[claim.backend]
-    skew = backend.config.skew_seconds if hasattr(backend, "config") else 600.0
-    verdict = policy.after_refusal(refused_for, skew)
-    message = text.storable(str(refusal), text.MESSAGE_LIMIT)
-    return Settlement(
-        run_id=claim.id,
-        token=claim.token,
-        outcome=Outcome.FAILED if verdict is None else Outcome.RETURNED,
-        next_state=State.FAILED if verdict is None else verdict.state,
-        delay=None if verdict is None else verdict.delay,
-        reason=message,
-        executor=executor,
-        error_class=_path(type(refusal)),
-        error_message=message,
-        traceback=f"{_path(type(refusal))}: {message}\n",
-        refused=True,
-    )
+    return spared
 
 
 # -- the call ----------------------------------------------------------------------------------------
@@ -201,16 +108,29 @@ def _refused(claim: Claimed, refusal: Exception, executor: str) -> Settlement:
 class _Run:
     """One execution, from the start signal to its settlement."""
 
-    def __init__(self, admitted: _Admitted, executor: str, started: float, interruptible: bool) -> None:
+    def __init__(
+        self,
+        admitted: Admitted,
+        executor: str,
+        started: float,
+        interruptible: bool,
+        output: Callable[[], str],
+    ) -> None:
         self.claim = admitted.claim
         self.backend = admitted.backend
         self.options = admitted.options
-        self.context = admitted.context
-        self.result = admitted.context.task_result
-        self.limit = admitted.limit
+        self.result = admitted.result
+        self.limit = Limit(admitted.options.timeout)
+        self.context = TaskContext(
+            task_result=self.result,
+            is_last_attempt=self.claim.failures + 1 >= self.options.max_attempts,
+            _desk=LedgerDesk(self.backend.database, self.claim.id, self.claim.token),
+            _call=partial(_call_task, self.limit),
+        )
         self.executor = executor
         self.started = started
         self.interruptible = interruptible
+        self.output = output
 
     def execute(self) -> Execution:
         task_started.send_robust(sender=type(self.backend), task_result=self.result)
@@ -280,20 +200,15 @@ class _Run:
             next_state=State.SUCCESSFUL,
             duration=time.monotonic() - self.started,
             result=stored,
-            result_signature=self.backend.seal.sign_result(str(self.claim.id), stored),
+            result_signature=self.backend.seal.sign_result(self.result.id, stored),
             executor=self.executor,
         )
 
     def _fail(self, error: BaseException) -> Execution:
         object.__setattr__(self.result, "_return_value", None)
-        timed_out = self.limit.reached and isinstance(error, TaskTimeout)
         trace = text.storable(_format(error), text.TRACEBACK_LIMIT)
         self.result.errors.append(TaskError(exception_class_path=_path(type(error)), traceback=trace))
-        if _is_conflict(error) and self.options.atomic:
-            outcome, verdict = Outcome.INTERRUPTED, policy.again_after(0)
-        else:
-            outcome = Outcome.TIMED_OUT if timed_out else Outcome.FAILED
-            verdict = policy.after_failure(error, self.claim.failures + 1, self.options, self.result)
+        outcome, verdict = self._judge(error)
         return self._finish(
             Settlement(
                 run_id=self.claim.id,
@@ -307,8 +222,20 @@ class _Run:
                 error_class=_path(type(error)),
                 error_message=text.storable(_message(error), text.MESSAGE_LIMIT),
                 traceback=trace,
+                output=self.output(),
             )
         )
+
+    def _judge(self, error: BaseException) -> tuple[Outcome, policy.Verdict]:
+        """What the failure counts as. Whatever the task made of our interruption, it was ours."""
+        if self.limit.interrupted is not None:
+            outcome, reason = self.limit.interrupted
+            ended = outcome is Outcome.CANCELLED
+            return outcome, policy.Verdict(State.CANCELLED if ended else State.READY, reason=reason)
+        if self.options.atomic and _is_conflict(error):
+            return Outcome.INTERRUPTED, policy.again_after(0)
+        outcome = Outcome.TIMED_OUT if self.limit.reached else Outcome.FAILED
+        return outcome, policy.after_failure(error, self.claim.failures + 1, self.options, self.result)
 
     def _finish(self, settlement: Settlement) -> Execution:
         """Tell Django's receivers, of ends only. A receiver that raises is logged and changes nothing."""
@@ -332,9 +259,19 @@ def _call_task(limit: Limit, context: TaskContext) -> Any:
     result = context.task_result
     args = [context, *result.args] if result.task.takes_context else result.args
     if iscoroutinefunction(result.task.func):
-        return async_to_sync(_call_coroutine)(limit, result.task.func, args, result.kwargs)
+        return call_coroutine(limit, result.task.func, args, result.kwargs)
     with time_limit(limit):
         return result.task.func(*args, **result.kwargs)
+
+
+def _call_alone(limit: Limit, function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """A coroutine in a loop of its own. The alarm reaches a loop that its own code blocks."""
+    with time_limit(limit):
+        return async_to_sync(_call_coroutine)(limit, function, args, kwargs)
+
+
+#: How a coroutine is called. A child that executes many at a time puts its own way here.
+call_coroutine: Callable[[Limit, Callable[..., Any], list[Any], dict[str, Any]], Any] = _call_alone
 
 
 async def _call_coroutine(

@@ -40,6 +40,8 @@ class Migration(migrations.Migration):
             fields=[
                 ('name', models.TextField(primary_key=True, serialize=False, verbose_name='name')),
                 ('key_fingerprint', models.TextField(verbose_name='key fingerprint')),
+                ('leader', models.TextField(db_default='', help_text='The worker that does what only one should do.', verbose_name='leader')),
+                ('term', models.BigIntegerField(db_default=0, verbose_name='term')),
             ],
             options={
                 'verbose_name': 'cluster',
@@ -106,6 +108,7 @@ class Migration(migrations.Migration):
                 ('failures', models.IntegerField(db_default=0, verbose_name='failures')),
                 ('crashes', models.IntegerField(db_default=0, verbose_name='crashes')),
                 ('losses', models.IntegerField(db_default=0, verbose_name='losses')),
+                ('suspect', models.BooleanField(db_default=False, help_text='It was there when an executor died: it travels alone.', verbose_name='suspect')),
                 ('result_text', models.TextField(db_column='result', help_text='JSON text, exactly as encoded.', null=True, verbose_name='result')),
                 ('result_signature', models.TextField(db_default='', verbose_name='result signature')),
                 ('metadata', models.JSONField(default=dict, verbose_name='metadata')),

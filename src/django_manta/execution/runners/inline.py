@@ -15,16 +15,14 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
+from django.db import connections
 from django.tasks import DEFAULT_TASK_QUEUE_NAME, task_backends
 
 import django_manta
-from django_manta import options
-from django_manta.exceptions import TaskNotFound
 from django_manta.execution import announce, desk
 from django_manta.execution.executor import execute
-from django_manta.ledger import Claimed, Ledger, Orphan, Settlement, WorkerRecord
+from django_manta.ledger import Claimed, Ledger, Settlement, WorkerRecord
 from django_manta.states import Outcome, State
-from django_manta.task import find
 
 #: How many runs are claimed together. They wait for each other, so not many.
 BATCH = 20
@@ -71,6 +69,9 @@ def drain(
     ledger.register(worker)
     try:
         return _drain(ledger, worker.id, configured, queues, max_runs, include_scheduled, on_settled)
+    except BaseException:
+        _drop_unusable(configured.database)
+        raise
     finally:
         ledger.leave(worker.id)
         desk.close()
@@ -123,10 +124,20 @@ def _execute(
             announce.settled(backend, claim, settlement, state)
             if on_settled is not None:
                 on_settled(claim, settlement)
+    except BaseException:
+        _drop_unusable(backend.database)
+        raise
     finally:
         # Reached with something left only when a person interrupts, or the database is gone.
         if unsettled:
             ledger.settle([_given_back(claim, started=claim is current) for claim in unsettled.values()])
+
+
+def _drop_unusable(database: str) -> None:
+    """Ctrl-C inside a statement leaves a connection in the middle of it: cleaning up needs a fresh one."""
+    connection = connections[database]
+    if not connection.in_atomic_block:
+        connection.close()
 
 
 def _settle(ledger: Ledger, settlement: Settlement, claim: Claimed) -> State | None:
@@ -146,20 +157,6 @@ def _given_back(claim: Claimed, *, started: bool) -> Settlement:
         next_state=State.READY,
         executor="inline",
     )
-
-
-def recover(backend: str = "default") -> int:
-    """Settle what lost workers held, by the ``max_losses`` of each task. How many runs."""
-    configured: Any = task_backends[backend]
-
-    def max_losses(orphan: Orphan) -> int:
-        try:
-            return options.effective(find(orphan.task), configured.config, orphan.overrides).max_losses
-        except (TaskNotFound, ImportError):
-            allowed: int = options.OPTIONS["max_losses"].default
-            return allowed
-
-    return len(configured.ledger.recover(max_losses).moved)
 
 
 def _queues(ledger: Ledger, backend: Any) -> list[str]:

@@ -1,0 +1,75 @@
+"""
+Keeps the tail of what a task prints.
+
+What goes through ``sys.stdout`` and ``sys.stderr`` reaches its destination as before and is also
+written to a file in memory that the worker holds open, too: when the process dies, its last words
+are still there. What C code prints, or a process that the task starts, is not in it.
+"""
+
+import faulthandler
+import io
+import os
+import sys
+from typing import Any, TextIO
+
+from django_manta import text
+
+#: How much of the output is kept with a failed attempt, in bytes.
+TAIL_BYTES = 8 * 1024
+
+#: The file is begun anew when it has grown past this: only the tail is ever wanted.
+_FILE_LIMIT = 1024 * 1024
+
+
+class Recorder:
+    """Writes to a file descriptor what is printed, and reads its tail."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self._written = 0
+
+    def install(self) -> None:
+        sys.stdout = _Tee(sys.stdout, self)
+        sys.stderr = _Tee(sys.stderr, self)
+        # The interpreter's last words on a segmentation fault go where the worker can read them.
+        faulthandler.enable(self.descriptor)
+
+    def record(self, data: str) -> None:
+        if self._written > _FILE_LIMIT:
+            self.begin()
+        encoded = data.encode("utf-8", "replace")
+        self._written += len(encoded)
+        os.write(self.descriptor, encoded)
+
+    def begin(self) -> None:
+        """A new execution: forget what was printed before."""
+        if self._written:
+            self._written = 0
+            os.ftruncate(self.descriptor, 0)
+            os.lseek(self.descriptor, 0, os.SEEK_SET)
+
+    def tail(self) -> str:
+        return tail_of(self.descriptor) if self._written else ""
+
+
+def tail_of(descriptor: int) -> str:
+    """The last bytes of a recorder's file."""
+    size = os.fstat(descriptor).st_size
+    data = os.pread(descriptor, TAIL_BYTES, max(size - TAIL_BYTES, 0))
+    return text.clean(data.decode("utf-8", "replace"))
+
+
+class _Tee(io.TextIOBase):
+    def __init__(self, stream: TextIO, recorder: Recorder) -> None:
+        self._stream = stream
+        self._recorder = recorder
+
+    def write(self, data: str) -> int:
+        self._recorder.record(data)
+        return self._stream.write(data)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)

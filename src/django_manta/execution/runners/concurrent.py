@@ -1,0 +1,162 @@
+"""
+A child that executes many ``async def`` tasks at a time.
+
+Their coroutines share one event loop, in the main thread; everything around them (the signature,
+signals, middleware, the database) is ordinary blocking code and has a thread each.
+"""
+
+import asyncio
+import contextvars
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from django_manta.current import current_run
+from django_manta.exceptions import TaskCancelled, TaskTimeout
+from django_manta.execution import executor
+from django_manta.execution.limits import Limit
+from django_manta.execution.output import Recorder
+from django_manta.execution.runners.wire import Inbox, Kind, frame, unpack_claim
+from django_manta.ledger import Claimed
+from django_manta.states import Outcome
+
+READ_BYTES = 256 * 1024
+
+
+class Concurrent:
+    """Executes up to ``slots`` orders at a time."""
+
+    def __init__(self, worker: socket.socket, recorder: Recorder, slots: int) -> None:
+        self.worker = worker
+        self.recorder = recorder
+        self.executor = f"{socket.gethostname()}:{os.getpid()}"
+        self.loop = asyncio.new_event_loop()
+        self.threads = ThreadPoolExecutor(slots, thread_name_prefix="manta-async")
+        self._sending = threading.Lock()
+        self._lock = threading.Lock()
+        self._unstarted: dict[int, Claimed] = {}
+        self._running: dict[int, Callable[[Outcome, str], None]] = {}
+        self._stopping = False
+
+    def serve(self) -> int:
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        executor.call_coroutine = self._call_coroutine
+        threading.Thread(target=self._read, name="manta-reader", daemon=True).start()
+        self._send(frame(Kind.HELLO, os.getpid()))
+        self.loop.run_forever()
+        self.threads.shutdown()
+        return 0
+
+    # -- executing -------------------------------------------------------------------------------
+
+    def _execute(self, token: int) -> None:
+        with self._lock:
+            claim = self._unstarted.pop(token, None)
+            if claim is None:
+                return
+            self._running[token] = lambda outcome, reason: None
+            self._send(frame(Kind.STARTED, token))
+        try:
+            execution = executor.execute(claim, executor=self.executor, output=self.recorder.tail)
+        finally:
+            with self._lock:
+                del self._running[token]
+        from django_manta.execution.runners.child import ended
+
+        self._send(ended(claim, execution))
+        self._leave_if_done()
+
+    def _call_coroutine(
+        self,
+        limit: Limit,
+        function: Callable[..., Coroutine[Any, Any, Any]],
+        args: list[Any],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Called in a thread of the pool: the coroutine runs in the shared loop, with this context."""
+        done: Future[Any] = Future()
+        context = contextvars.copy_context()
+        running = current_run()
+        token = running.token if running else 0
+
+        async def call() -> None:
+            try:
+                async with asyncio.timeout(limit.seconds) as timer:
+                    value = await function(*args, **kwargs)
+            except asyncio.CancelledError:
+                if limit.interrupted is None:
+                    done.set_exception(RuntimeError("The task's coroutine was cancelled by its own code."))
+                else:
+                    done.set_exception(TaskCancelled(limit.interrupted[1]))
+            except TimeoutError as error:
+                if timer.expired():
+                    limit.reached = True
+                    done.set_exception(TaskTimeout(limit.message))
+                else:
+                    done.set_exception(error)
+            except BaseException as error:
+                done.set_exception(error)
+            else:
+                done.set_result(value)
+
+        def start() -> None:
+            task = self.loop.create_task(call(), context=context)
+
+            def cancel(outcome: Outcome, reason: str) -> None:
+                limit.interrupted = outcome, reason
+                self.loop.call_soon_threadsafe(task.cancel)
+
+            with self._lock:
+                if token in self._running:
+                    self._running[token] = cancel
+
+        self.loop.call_soon_threadsafe(start)
+        return done.result()
+
+    # -- the reader ------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        inbox = Inbox()
+        while True:
+            try:
+                data = self.worker.recv(READ_BYTES)
+            except OSError:
+                data = b""
+            if not data:
+                os._exit(1)
+            for kind, body in inbox.feed(data):
+                self._obey(kind, body)
+
+    def _obey(self, kind: Kind, body: Any) -> None:
+        if kind is Kind.RUN:
+            claims = [unpack_claim(packed) for packed in body]
+            with self._lock:
+                self._unstarted.update({claim.token: claim for claim in claims})
+            for claim in claims:
+                self.threads.submit(self._execute, claim.token)
+        elif kind is Kind.TAKE_BACK:
+            with self._lock:
+                tokens = list(self._unstarted)
+                self._unstarted.clear()
+                self._send(frame(Kind.GIVEN_BACK, tokens))
+        elif kind is Kind.INTERRUPT:
+            with self._lock:
+                cancel = self._running.get(body[0])
+            if cancel is not None:
+                cancel(*body[1:])
+        elif kind is Kind.STOP:
+            self._stopping = True
+            self._leave_if_done()
+
+    def _leave_if_done(self) -> None:
+        with self._lock:
+            if self._stopping and not self._running and not self._unstarted:
+                self.loop.call_soon_threadsafe(self.loop.stop)
+
+    def _send(self, data: bytes) -> None:
+        with self._sending:
+            self.worker.sendall(data)

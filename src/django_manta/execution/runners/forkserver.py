@@ -1,0 +1,147 @@
+"""
+Forks the children of a worker from a process that has Django loaded and nothing else going on.
+
+``python -m django_manta.execution.runners.forkserver CONTROL_FD`` sets Django up once, imports the
+apps' tasks, and then forks a child for each request that comes over the control socket together
+with the child's descriptors. It reports each child's exit status on the same socket, and ends when
+the worker's end of it closes; the kernel then ends the children.
+
+Not ``multiprocessing``'s fork server: that one keeps its clients' pipe open in every child, so that
+it outlives a killed worker, and imports the worker's main module into each.
+"""
+
+import contextlib
+import ctypes
+import gc
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+from typing import Any
+
+#: How a request and a report look: short JSON messages on a SEQPACKET socket.
+MESSAGE_BYTES = 64 * 1024
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    control = socket.socket(fileno=int(sys.argv[1]))
+    _wait_quietly()
+    hello = json.loads(control.recv(MESSAGE_BYTES))
+    sys.path[:] = hello["path"]
+    _load_django()
+    control.send(json.dumps({"ready": os.getpid()}).encode())
+    _serve(control)
+
+
+def _wait_quietly() -> None:
+    """
+    A signal to the whole process group is the worker's business.
+
+    Handlers that do nothing, not SIG_IGN: that would be inherited by every program a task starts.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, _nothing)
+
+
+def _nothing(number: int, frame: Any) -> None:
+    pass
+
+
+def _load_django() -> None:
+    import django
+    from django.db import connections
+    from django.utils.module_loading import autodiscover_modules
+
+    django.setup()
+    autodiscover_modules("tasks")
+    import django_manta.execution.runners.child  # noqa: F401
+
+    connections.close_all()
+    # What is loaded now is shared by all children as long as nobody writes to it; the collector would.
+    gc.collect()
+    gc.freeze()
+
+
+def _serve(control: socket.socket) -> None:
+    woken, wake = socket.socketpair()
+    woken.setblocking(False)
+    wake.setblocking(False)
+    signal.signal(signal.SIGCHLD, _nothing)
+    signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
+    with selectors.DefaultSelector() as selector:
+        selector.register(control, selectors.EVENT_READ)
+        selector.register(woken, selectors.EVENT_READ)
+        while True:
+            ready = {key.fileobj for key, _ in selector.select()}
+            if woken in ready:
+                woken.recv(4096)
+                _report_the_dead(control)
+            if control in ready:
+                try:
+                    message, descriptors, _, _ = socket.recv_fds(control, MESSAGE_BYTES, 8)
+                except OSError:
+                    message, descriptors = b"", []
+                if not message:
+                    return
+                _fork(control, json.loads(message), descriptors, [woken.fileno(), wake.fileno()])
+
+
+def _fork(control: socket.socket, request: dict[str, Any], descriptors: list[int], ours: list[int]) -> None:
+    pid = os.fork()
+    if pid:
+        for descriptor in descriptors:
+            os.close(descriptor)
+        _send(control, {"forked": pid, "request": request["request"]})
+        return
+    code = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        control.close()
+        for descriptor in ours:
+            os.close(descriptor)
+        _die_with_parent()
+        from django_manta.execution.runners.child import serve
+
+        code = serve(request, descriptors)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+        os._exit(code)
+
+
+def _report_the_dead(control: socket.socket) -> None:
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        _send(control, {"died": pid, "code": os.waitstatus_to_exitcode(status)})
+
+
+def _send(control: socket.socket, message: dict[str, Any]) -> None:
+    # If the worker is gone, the next read from it says so.
+    with contextlib.suppress(OSError):
+        control.send(json.dumps(message).encode())
+
+
+def _die_with_parent() -> None:
+    """On Linux the kernel ends this process when the fork server does, whatever the task is doing."""
+    if sys.platform == "linux":
+        parent = os.getppid()
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

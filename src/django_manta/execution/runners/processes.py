@@ -1,0 +1,459 @@
+"""
+The runner ``processes``: children of a fork server, and the worker as their sentinel.
+
+The pool starts children, hands them orders, hears what they tell, kills those that do not obey, and
+replaces those that died. It knows which run a child was at when it died, because a child says so
+before it begins. What a dead or retired child had not started goes back to the worker.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from django_manta.execution.output import tail_of
+from django_manta.execution.runners.forkserver import MESSAGE_BYTES
+from django_manta.execution.runners.wire import Inbox, Kind, frame, pack_claim
+from django_manta.ledger import Claimed, Settlement
+from django_manta.states import Outcome
+
+logger = logging.getLogger("django_manta")
+
+READ_BYTES = 256 * 1024
+
+#: After its time limit, or after it was told to stop, an execution has so long before its process is killed.
+GRACE_SECONDS = 1.5
+
+#: A fork server that cannot load the project is tried again after so long.
+RESTART_SECONDS = 2.0
+
+
+@dataclass(slots=True)
+class Flight:
+    """A claimed run in the hands of a child."""
+
+    claim: Claimed
+    timeout: float | None
+    concurrent: bool = False
+    claimed_at: float = field(default_factory=time.monotonic)
+    started_at: float | None = None
+    #: What its end counts as if the process has to be killed for it, and why.
+    doomed: tuple[Outcome, str] | None = None
+    kill_at: float | None = None
+
+
+@dataclass(slots=True)
+class Died:
+    """A child is gone."""
+
+    pid: int
+    code: int | None
+    #: Executions that had started, with what it printed last.
+    started: list[Flight]
+    unstarted: list[Flight]
+    output: str
+    peak_memory: int | None
+    #: Whether it was we who killed it.
+    killed: bool
+
+    @property
+    def evidence(self) -> str:
+        if self.code is None:
+            return "Its process is gone."
+        if self.code < 0:
+            try:
+                name = signal.Signals(-self.code).name
+            except ValueError:
+                name = f"signal {-self.code}"
+            return f"Its process was ended by {name}."
+        return f"Its process ended with exit code {self.code}."
+
+
+@dataclass(slots=True, eq=False)
+class Child:
+    """A child process, seen from the worker."""
+
+    pid: int
+    channel: socket.socket
+    output: int
+    slots: int
+    inbox: Inbox = field(default_factory=Inbox)
+    outbox: bytearray = field(default_factory=bytearray)
+    #: What it holds, in the order it was given.
+    held: dict[int, Flight] = field(default_factory=dict)
+    ready: bool = False
+    executed: int = 0
+    peak_memory: int | None = None
+    retiring: bool = False
+    killed: bool = False
+    closed: bool = False
+    code: int | None = None
+    asked_back: bool = False
+    last_told: float = 0.0
+
+    @property
+    def unstarted(self) -> list[Flight]:
+        return [flight for flight in self.held.values() if flight.started_at is None]
+
+    @property
+    def current(self) -> Flight | None:
+        return next((flight for flight in self.held.values() if flight.started_at is not None), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recycle:
+    """When a child is replaced: after so many runs, or when it has needed so much memory."""
+
+    runs: int | None = None
+    memory: int | None = None
+    #: Beyond this an allocation inside the child fails.
+    memory_limit: int | None = None
+
+
+class Pool:
+    """The children of one worker."""
+
+    def __init__(
+        self,
+        selector: selectors.BaseSelector,
+        processes: int,
+        async_slots: int,
+        recycle: Recycle,
+        *,
+        on_started: Callable[[Flight], None],
+        on_ended: Callable[[Flight, Settlement | None, bool], None],
+        on_returned: Callable[[list[Flight]], None],
+        on_died: Callable[[Died], None],
+    ) -> None:
+        self.selector = selector
+        self.processes = processes
+        self.async_slots = async_slots
+        self.recycle = recycle
+        self.children: dict[int, Child] = {}
+        self.stopping = False
+        self._on_started = on_started
+        self._on_ended = on_ended
+        self._on_returned = on_returned
+        self._on_died = on_died
+        self._control: socket.socket | None = None
+        self._server: subprocess.Popen[bytes] | None = None
+        self._server_ready = False
+        self._asked: dict[int, tuple[socket.socket, int, int]] = {}
+        self._requests = 0
+        self._restart_at = 0.0
+        self._wants_async = False
+
+    # -- life ------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the fork server; the children follow when it has loaded Django."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._server = subprocess.Popen(
+                [sys.executable, "-m", "django_manta.execution.runners.forkserver", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+            )
+        ours.setblocking(False)
+        ours.send(json.dumps({"path": sys.path}).encode())
+        self._control = ours
+        self.selector.register(ours, selectors.EVENT_READ, self._hear_server)
+
+    def stop(self) -> None:
+        """Ask every child to leave when it is done; start no more."""
+        self.stopping = True
+        for child in self.children.values():
+            self._retire(child)
+
+    def kill(self) -> None:
+        """End every child now."""
+        self.stopping = True
+        for child in list(self.children.values()):
+            self._kill(child)
+
+    def close(self) -> None:
+        """End the fork server, and with it whatever is left."""
+        self.stopping = True
+        for child in list(self.children.values()):
+            self._kill(child)
+            self._forget(child)
+        self._close_server()
+
+    def _close_server(self) -> None:
+        if self._control is not None:
+            self.selector.unregister(self._control)
+            self._control.close()
+            self._control = None
+        self._server_ready = False
+        for channel, output, _ in self._asked.values():
+            channel.close()
+            os.close(output)
+        self._asked.clear()
+        if self._server is not None:
+            try:
+                self._server.wait(1)
+            except subprocess.TimeoutExpired:
+                self._server.kill()
+                self._server.wait()
+            self._server = None
+
+    # -- what the worker asks --------------------------------------------------------------------
+
+    def sync_children(self) -> list[Child]:
+        """The children that take orders of plain functions."""
+        return [child for child in self.children.values() if self._takes_orders(child) and not child.slots]
+
+    def async_child(self) -> Child | None:
+        """The child that takes orders of coroutines, started when it is first asked for."""
+        self._wants_async = True
+        for child in self.children.values():
+            if child.slots and self._takes_orders(child):
+                return child
+        return None
+
+    def _takes_orders(self, child: Child) -> bool:
+        return child.ready and not child.retiring and not child.killed and not child.closed
+
+    def give(self, child: Child, flights: list[Flight]) -> None:
+        for flight in flights:
+            child.held[flight.claim.token] = flight
+        self._send(child, frame(Kind.RUN, [pack_claim(flight.claim) for flight in flights]))
+
+    def take_back(self, child: Child) -> None:
+        """Ask for what it has not started; the answer comes by ``on_returned``."""
+        if not child.asked_back:
+            child.asked_back = True
+            self._send(child, frame(Kind.TAKE_BACK))
+
+    def interrupt(self, child: Child, flight: Flight, outcome: Outcome, reason: str) -> None:
+        """Raise inside an execution; kill its process if that does not end it in time."""
+        if flight.doomed is None:
+            flight.doomed = outcome, reason
+            flight.kill_at = time.monotonic() + GRACE_SECONDS
+            self._send(child, frame(Kind.INTERRUPT, (flight.claim.token, outcome, reason)))
+
+    def tend(self, now: float) -> float | None:
+        """Start what is missing, kill what is overdue. When to come again."""
+        next_time = None
+        for child in list(self.children.values()):
+            for flight in child.held.values():
+                if flight.kill_at is None:
+                    continue
+                if now < flight.kill_at:
+                    next_time = flight.kill_at if next_time is None else min(next_time, flight.kill_at)
+                elif not child.killed:
+                    self._kill(child)
+        self._keep_complete(now)
+        if self._control is None and not self.stopping:
+            next_time = self._restart_at if next_time is None else min(next_time, self._restart_at)
+        return next_time
+
+    def _keep_complete(self, now: float) -> None:
+        if self.stopping:
+            return
+        if self._control is None:
+            if now >= self._restart_at:
+                self._restart_at = now + RESTART_SECONDS
+                self.start()
+            return
+        if not self._server_ready:
+            return
+        counted = [child.slots for child in self.children.values() if not child.retiring and not child.killed]
+        counted += [slots for _, _, slots in self._asked.values()]
+        for _ in range(self.processes - sum(1 for slots in counted if not slots)):
+            self._ask_for_child(0)
+        if self._wants_async and self.async_slots not in counted:
+            self._ask_for_child(self.async_slots)
+
+    # -- the fork server -------------------------------------------------------------------------
+
+    def _ask_for_child(self, slots: int) -> None:
+        assert self._control is not None
+        ours, theirs = socket.socketpair()
+        output = os.memfd_create("manta-output") if hasattr(os, "memfd_create") else _temporary_file()
+        self._requests += 1
+        request = {"request": self._requests, "slots": slots, "memory_limit": self.recycle.memory_limit}
+        with theirs:
+            try:
+                socket.send_fds(self._control, [json.dumps(request).encode()], [theirs.fileno(), output])
+            except OSError:
+                ours.close()
+                os.close(output)
+                return
+        ours.setblocking(False)
+        self._asked[self._requests] = (ours, output, slots)
+
+    def _hear_server(self) -> None:
+        assert self._control is not None
+        while True:
+            try:
+                message = self._control.recv(MESSAGE_BYTES)
+            except BlockingIOError:
+                return
+            except OSError:
+                message = b""
+            if not message:
+                self._server_died()
+                return
+            told = json.loads(message)
+            if "ready" in told:
+                self._server_ready = True
+                self._keep_complete(time.monotonic())
+            elif "forked" in told:
+                self._adopt(told["request"], told["forked"])
+            elif (child := self.children.get(told["died"])) is not None:
+                child.code = told["code"]
+                if child.closed:
+                    self._bury(child)
+
+    def _server_died(self) -> None:
+        if not self.stopping:
+            logger.error("The fork server ended; starting another.")
+        self._close_server()
+        self._restart_at = time.monotonic() + RESTART_SECONDS
+        # The kernel ends its children; nobody will tell us how.
+        for child in list(self.children.values()):
+            if child.closed:
+                self._bury(child)
+
+    def _adopt(self, request: int, pid: int) -> None:
+        channel, output, slots = self._asked.pop(request)
+        child = Child(pid, channel, output, slots)
+        self.children[pid] = child
+        self.selector.register(channel, selectors.EVENT_READ, lambda: self._hear(child))
+        if self.stopping:
+            self._retire(child)
+
+    # -- the children ----------------------------------------------------------------------------
+
+    def _hear(self, child: Child) -> None:
+        if child.outbox:
+            self._flush(child)
+        while True:
+            try:
+                data = child.channel.recv(READ_BYTES)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            if not data:
+                self._hang_up(child)
+                return
+            for kind, body in child.inbox.feed(data):
+                self._heed(child, kind, body)
+            if len(data) < READ_BYTES:
+                return
+
+    def _heed(self, child: Child, kind: Kind, body: Any) -> None:
+        if kind is Kind.ENDED:
+            token, settlement, settled, child.peak_memory = body
+            flight = child.held.pop(token)
+            child.executed += 1
+            self._on_ended(flight, settlement, settled)
+            self._retire_if_worn(child)
+        elif kind is Kind.STARTED:
+            flight = child.held[body]
+            now = flight.started_at = time.monotonic()
+            child.last_told = now
+            if flight.timeout is not None:
+                flight.kill_at = now + flight.timeout + GRACE_SECONDS
+                flight.doomed = Outcome.TIMED_OUT, f"The task ran longer than its timeout of {flight.timeout:g} s."
+            self._on_started(flight)
+        elif kind is Kind.GIVEN_BACK:
+            child.asked_back = False
+            self._on_returned([child.held.pop(token) for token in body])
+        elif kind is Kind.HELLO:
+            child.ready = True
+
+    def _retire_if_worn(self, child: Child) -> None:
+        worn = self.recycle.runs is not None and child.executed >= self.recycle.runs
+        fat = (
+            self.recycle.memory is not None
+            and child.peak_memory is not None
+            and child.peak_memory > self.recycle.memory
+        )
+        if (worn or fat) and not child.retiring:
+            logger.info("Child %s has executed %s runs; replacing it.", child.pid, child.executed)
+            self._retire(child)
+
+    def _retire(self, child: Child) -> None:
+        if not child.retiring:
+            child.retiring = True
+            if child.held:
+                self.take_back(child)
+            self._send(child, frame(Kind.STOP))
+
+    def _kill(self, child: Child) -> None:
+        child.killed = True
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child.pid, signal.SIGKILL)
+
+    def _hang_up(self, child: Child) -> None:
+        """Its end of the channel closed. How it ended is told by the fork server, presently."""
+        if not child.closed:
+            child.closed = True
+            self.selector.unregister(child.channel)
+            child.channel.close()
+        if child.code is not None or self._control is None:
+            self._bury(child)
+
+    def _bury(self, child: Child) -> None:
+        output = tail_of(child.output)
+        flights = list(child.held.values())
+        self._forget(child)
+        died = Died(
+            pid=child.pid,
+            code=child.code,
+            started=[flight for flight in flights if flight.started_at is not None],
+            unstarted=[flight for flight in flights if flight.started_at is None],
+            output=output,
+            peak_memory=child.peak_memory,
+            killed=child.killed,
+        )
+        self._on_died(died)
+
+    def _forget(self, child: Child) -> None:
+        self.children.pop(child.pid, None)
+        if not child.closed:
+            child.closed = True
+            self.selector.unregister(child.channel)
+            child.channel.close()
+        os.close(child.output)
+
+    def _send(self, child: Child, data: bytes) -> None:
+        if child.closed:
+            return
+        child.outbox += data
+        self._flush(child)
+
+    def _flush(self, child: Child) -> None:
+        try:
+            while child.outbox:
+                sent = child.channel.send(child.outbox)
+                del child.outbox[:sent]
+        except BlockingIOError:
+            pass
+        except OSError:
+            # It is gone; the end of its channel is heard by the selector.
+            child.outbox.clear()
+        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if child.outbox else 0)
+        key = self.selector.get_key(child.channel)
+        if key.events != wanted:
+            self.selector.modify(child.channel, wanted, key.data)
+
+
+def _temporary_file() -> int:
+    descriptor, path = tempfile.mkstemp(prefix="manta-output-")
+    Path(path).unlink()
+    return descriptor

@@ -1,0 +1,38 @@
+"""
+Ringing the doorbell: after the commit, outside the caller's transaction, and not too often.
+
+A ring within ``DEBOUNCE_SECONDS`` of the last one of this process is left out: a worker that heard
+the last one looks once more when that time is over. A ring that fails never reaches the caller;
+workers look by themselves once a second.
+"""
+
+import threading
+import time
+
+from django.db import connections, transaction
+
+from django_manta.ledger import DjangoSession, Ledger, house
+
+#: Rings closer together than this are one.
+DEBOUNCE_SECONDS = 0.02
+
+#: What is rung when executions are to be cancelled; other words are names of queues.
+CANCEL = "manta:cancel"
+
+_last: dict[tuple[str, str, str], float] = {}
+_lock = threading.Lock()
+
+
+def ring_after_commit(database: str, cluster: str, word: str) -> None:
+    """Wake the workers of ``cluster`` when the present transaction, if any, has committed."""
+    if connections[database].vendor == "postgresql":
+        transaction.on_commit(lambda: _ring(database, cluster, word), using=database, robust=True)
+
+
+def _ring(database: str, cluster: str, word: str) -> None:
+    key, now = (database, cluster, word), time.monotonic()
+    with _lock:
+        if now - _last.get(key, -1.0) < DEBOUNCE_SECONDS:
+            return
+        _last[key] = now
+    house.ring(Ledger(DjangoSession(database)), house.channel_of(cluster), word)

@@ -1,0 +1,162 @@
+"""
+The duties that keep the house: recover what lost workers held, expire, prune.
+
+Promoting due runs is the loop's own business, since it must sleep until the next one. These duties
+have a thread and a connection of their own, so that a long one delays no claim. Any worker recovers
+and expires; pruning needs the leader, a term in the database that the others respect. An ex-leader
+that wakes up late can do no harm: every duty is a bounded statement that looks before it acts.
+"""
+
+import logging
+import threading
+import time
+from typing import Any
+
+from django.db import Error as DatabaseError
+
+from django_manta.exceptions import TaskNotFound
+from django_manta.execution import announce
+from django_manta.execution.admission import resolve
+from django_manta.ledger import Ledger, Orphan, house, own_session
+from django_manta.options import OPTIONS
+from django_manta.states import ENDS, State
+from django_manta.worker.events import tell
+
+logger = logging.getLogger("django_manta")
+
+#: How often each duty is done.
+EXPIRE_SECONDS = 1.0
+PRUNE_SECONDS = 60.0
+
+#: Rows per statement.
+BATCH = 1_000
+
+#: Between two batches the others get their turn.
+_PAUSE_SECONDS = 0.05
+
+
+class Caretaker(threading.Thread):
+    """The duties of one worker."""
+
+    def __init__(self, backend: Any, worker: str, runner: str) -> None:
+        super().__init__(name="manta-caretaker", daemon=True)
+        self.backend = backend
+        self.worker = worker
+        self.runner = runner
+        self._bell = threading.Condition()
+        self._stop = threading.Event()
+        self._recover = threading.Event()
+        self._prune_at = time.monotonic() + 5.0
+        self._expire_at = 0.0
+
+    def recover_soon(self) -> None:
+        """Somebody was lost: see what they held."""
+        self._recover.set()
+        self._wake()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._wake()
+
+    def _wake(self) -> None:
+        with self._bell:
+            self._bell.notify()
+
+    def run(self) -> None:
+        # Here, not in __init__: on SQLite a connection belongs to the thread that made it.
+        self._session = own_session(self.backend.database)
+        while not self._stop.is_set():
+            try:
+                self._do_duties(Ledger(self._session))
+            except DatabaseError as error:
+                self._session.close()
+                logger.debug("The caretaker cannot reach the database: %s", str(error).strip())
+            except Exception:
+                # A duty that fails must not end the others.
+                logger.exception("A duty of the caretaker failed.")
+            with self._bell:
+                if not self._stop.is_set() and not self._recover.is_set():
+                    self._bell.wait(EXPIRE_SECONDS)
+        self._session.close()
+
+    def _do_duties(self, ledger: Ledger) -> None:
+        if self._recover.is_set():
+            self._recover.clear()
+            recover(self.backend, ledger)
+        now = time.monotonic()
+        if now >= self._expire_at:
+            self._expire_at = now + EXPIRE_SECONDS
+            if house.has_expired(ledger):
+                announce.ended(self.backend, ledger.expire(BATCH))
+        if now >= self._prune_at:
+            self._prune_at = now + PRUNE_SECONDS
+            if house.lead(ledger, self.backend.config.cluster, self.worker) is not None:
+                prune(self.backend, ledger, self._stop)
+                house.forget_lost_workers(ledger)
+
+
+def max_losses_of(backend: Any, orphan: Orphan) -> int:
+    """As the code says now, or as it was given to the run."""
+    try:
+        _, effective = resolve(backend.config, orphan.task, orphan.queue, 0, orphan.backend, orphan.overrides)
+    except TaskNotFound:
+        allowed: int = OPTIONS["max_losses"].default
+        return allowed
+    return effective.max_losses
+
+
+def recover(backend: Any, ledger: Ledger) -> int:
+    """Settle what lost workers held, batch after batch. How many runs."""
+
+    def max_losses(orphan: Orphan) -> int:
+        return max_losses_of(backend, orphan)
+
+    count = 0
+    while True:
+        orphans = {orphan.token: orphan for orphan in ledger.orphans(limit=BATCH)}
+        if not orphans:
+            return count
+        settled = ledger.recover_these(list(orphans.values()), max_losses)
+        count += len(settled.moved)
+        ended = []
+        for token, state in settled.moved.items():
+            orphan = orphans[token]
+            tell(
+                "lost",
+                level=logging.WARNING,
+                run=orphan.id,
+                task=orphan.task,
+                queue=orphan.queue,
+                worker=orphan.worker,
+                state=state.value,
+            )
+            if state in ENDS:
+                ended.append(orphan.id)
+        announce.ended(backend, ended)
+        if not settled.moved:
+            # All of them are held by somebody, or were settled meanwhile: look again later.
+            return count
+
+
+def prune(backend: Any, ledger: Ledger, stop: threading.Event | None = None) -> dict[State, int]:
+    """Remove finished runs that are past their retention. How many, by state."""
+    removed: dict[State, int] = {}
+    for name, age in backend.config.retention.items():
+        if age is None:
+            continue
+        state, after = State(name), None
+        while stop is None or not stop.is_set():
+            step = ledger.prune(state, age, limit=BATCH, after=after)
+            removed[state] = removed.get(state, 0) + step.deleted
+            if step.refused:
+                logger.warning(
+                    "Retention could not remove %s %s runs (first: %s): other rows refer to them.",
+                    len(step.refused),
+                    state,
+                    step.refused[0],
+                )
+            after = step.next
+            if after is None:
+                break
+            time.sleep(_PAUSE_SECONDS)
+    return removed

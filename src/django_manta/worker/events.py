@@ -1,0 +1,69 @@
+"""
+Every event of a run, logged: claimed, started, settled, retried, lost, returned, quarantined.
+
+One line each, with run id, task, queue, attempt, worker and duration, as text or as JSON; through
+structlog when it is installed, so that a project's own processors see them.
+"""
+
+import json
+import logging
+from typing import Any
+
+try:
+    import structlog
+except ImportError:
+    structlog = None  # type: ignore[assignment]
+
+LOGGER = "django_manta.events"
+
+_log = logging.getLogger(LOGGER)
+
+
+def tell(event: str, *, level: int = logging.INFO, **facts: Any) -> None:
+    """Log an event. Cheap when nobody listens: the caller's facts are not formatted."""
+    if not _log.isEnabledFor(level):
+        return
+    _log.log(level, event, extra={"manta_event": event, "manta_facts": facts})
+
+
+class TextFormatter(logging.Formatter):
+    """``time level event key=value …``"""
+
+    def format(self, record: logging.LogRecord) -> str:
+        facts = getattr(record, "manta_facts", None)
+        if facts is None:
+            line = f"{self.formatTime(record)} {record.levelname:7} {record.getMessage()}"
+        else:
+            pairs = " ".join(f"{name}={value}" for name, value in facts.items() if value not in (None, ""))
+            line = f"{self.formatTime(record)} {record.levelname:7} {record.getMessage()} {pairs}"
+        if record.exc_info:
+            line += "\n" + self.formatException(record.exc_info)
+        return line
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": self.formatTime(record),
+            "level": record.levelname,
+            "logger": record.name,
+            "event": record.getMessage(),
+            **{name: value for name, value in getattr(record, "manta_facts", {}).items() if value is not None},
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str, ensure_ascii=False)
+
+
+def configure(log_format: str, verbosity: int) -> None:
+    """Log to standard error in ``text`` or ``json``, for a worker started from a terminal or a unit."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
+    logger = logging.getLogger("django_manta")
+    logger.handlers[:] = [handler]
+    logger.propagate = False
+    logger.setLevel({0: logging.WARNING, 1: logging.INFO}.get(verbosity, logging.DEBUG))
+    # A line for each claim, start and end is for who asks for it; failures and losses are always told.
+    _log.setLevel(logging.WARNING if verbosity < 2 else logging.DEBUG)
