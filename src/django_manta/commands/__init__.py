@@ -1,0 +1,26 @@
+"""
+What ``manage.py manta`` can do: one module a verb.
+
+A verb has ``HELP`` (one line), a docstring (the description), ``add_arguments(parser)`` and
+``handle(command, options)``, which returns an exit code or None. Verbs are thin: they read
+arguments, call what is importable elsewhere, and print. Beside the verbs: ``choosing.py`` (which
+backend, which runs), ``moving.py`` (what cancel, retry, hold and release share) and ``printing.py``.
+"""
+
+#: In the order of ``--help``.
+VERBS = (
+    "worker",
+    "info",
+    "list",
+    "show",
+    "cancel",
+    "retry",
+    "hold",
+    "release",
+    "pause",
+    "resume",
+    "prune",
+    "fsck",
+    "doctor",
+    "health",
+)

@@ -1,0 +1,62 @@
+"""Workers as their leases show them, by the database's clock."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from django_manta.backend import MantaBackend
+from django_manta.ledger import house
+from django_manta.models import Worker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """A worker, and how long ago it last renewed its lease."""
+
+    id: str
+    name: str
+    host: str
+    pid: int
+    version: str
+    cluster: str
+    runner: str
+    queues: list[str]
+    started_at: datetime
+    seen_seconds_ago: float
+    #: Its lease is in force and fresh.
+    alive: bool
+    #: Somebody declared it lost: what it held is given to others.
+    lost: bool
+    stopping: bool
+
+
+def seen(backend: MantaBackend) -> list[Seen]:
+    """All workers that have a row, oldest first."""
+    now = house.clock(backend.ledger)
+    lease = backend.config.lease_seconds
+    return [
+        _seen(worker, (now - worker.seen_at).total_seconds(), lease)
+        for worker in Worker.objects.using(backend.database).order_by("started_at", "pk")
+    ]
+
+
+def _seen(worker: Worker, ago: float, lease: float) -> Seen:
+    return Seen(
+        id=worker.pk,
+        name=worker.name,
+        host=worker.host,
+        pid=worker.pid,
+        version=worker.version,
+        cluster=worker.cluster,
+        runner=worker.runner,
+        queues=list(worker.queues),
+        started_at=worker.started_at,
+        seen_seconds_ago=round(ago, 3),
+        alive=worker.lost_at is None and ago <= lease,
+        lost=worker.lost_at is not None,
+        stopping=worker.stopping,
+    )
+
+
+def claiming(workers: list[Seen]) -> set[str]:
+    """The queues from which somebody claims."""
+    return {queue for worker in workers if worker.alive and not worker.stopping for queue in worker.queues}
