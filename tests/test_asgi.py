@@ -4,8 +4,8 @@ import json
 from typing import Any
 
 import pytest
-from asgiref.testing import ApplicationCommunicator
 from asgiref.sync import async_to_sync
+from asgiref.testing import ApplicationCommunicator
 from django.test import override_settings
 
 from tests.asgi import application

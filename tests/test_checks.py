@@ -57,7 +57,7 @@ def test_a_good_project_hears_nothing() -> None:
         ({"TASK_DEFAULTS": {"max_attempts": "3"}}, "manta.E002", "max_attempts must be a whole number, not '3'"),
         ({"TASK_DEFAULTS": {"aliases": ["a.b"]}}, "manta.E002", "'aliases' cannot be given in settings"),
         ({"TASK_DEFAULTS": {"tries": 3}}, "manta.E002", "Unknown task option 'tries'"),
-        ({"QUEUE_OPTIONS": {"slow": {"runner": "ray"}}}, "manta.E002", "slow: runner must be one of inline"),
+        ({"QUEUE_OPTIONS": {"slow": {"runner": "ray"}}}, "manta.E002", "slow: runner must be one of processes, inline"),
         ({"QUEUE_OPTIONS": {"slow": 3}}, "manta.E002", "must be a dict of options of queue 'slow', not 3"),
         ({"TASK_OPTIONS": {"a.b": {"timeout": -1}}}, "manta.E002", "a.b: Task option timeout must be"),
         ({"SKEW_SECONDS": "10"}, "manta.E002", "SKEW_SECONDS must be seconds (0 or more) or a timedelta"),
@@ -66,6 +66,9 @@ def test_a_good_project_hears_nothing() -> None:
         ({"RETENTION": {"READY": None}}, "manta.E002", "knows the states"),
         ({"RETENTION": {"FAILED": 3}}, "manta.E002", "must give a timedelta or None"),
         ([], "manta.E002", "OPTIONS must be a dict, not []."),
+        ({"CLUSTER": "c" * 70}, "manta.E002", "CLUSTER must have at most 40 characters, not 70."),
+        ({"TASK_DEFAULTS": {"backoff": 10**400}}, "manta.E002", "backoff must be a finite number of seconds"),
+        ({"MIDDLEWARE": ["tests.broken.x"]}, "manta.E008", "MIDDLEWARE: 'tests.broken.x' cannot be imported"),
         ({"MIDDLEWARE": ["tests.nowhere.x"]}, "manta.E008", "MIDDLEWARE: 'tests.nowhere.x' cannot be imported"),
         ({"DATABASE": "third"}, "manta.E009", "DATABASE is 'third', which is not in DATABASES."),
         ({"QUEUE_OPTIONS": {"gpu": {"timeout": 3}}}, "manta.W002", "queue 'gpu' has QUEUE_OPTIONS but is not"),
@@ -138,3 +141,31 @@ def test_other_databases_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_psycopg2_is_not_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("django.db.backends.postgresql.psycopg_any.is_psycopg3", False)
     assert set(found()) == {"manta.E003"}
+
+
+@pytest.mark.parametrize("queues", ["default", [1], [None], [""]])
+def test_queues_are_a_list_of_names(queues: Any) -> None:
+    messages = found(TASKS={"default": {**GOOD, "QUEUES": queues}})
+    assert "QUEUES must be a list of names" in messages["manta.E002"].msg
+
+
+def test_the_app_must_be_installed() -> None:
+    from django.conf import settings
+    from django.test import modify_settings
+
+    with modify_settings(INSTALLED_APPS={"remove": "django_manta"}):
+        assert "django_manta" not in settings.INSTALLED_APPS
+        messages = {message.id for message in task_backends["default"].check()}
+        assert messages == {"manta.E010"}
+        with pytest.raises(ImproperlyConfigured, match="Add 'django_manta' to INSTALLED_APPS"):
+            tasks.add.enqueue(1, 2)
+
+
+@pytest.mark.sqlite
+def test_sqlite_must_not_have_a_time_zone_of_its_own() -> None:
+    settings = connections["default"].settings_dict
+    settings["TIME_ZONE"] = "Asia/Kolkata"
+    try:
+        assert set(found()) == {"manta.E011"}
+    finally:
+        settings["TIME_ZONE"] = None

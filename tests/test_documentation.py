@@ -1,11 +1,15 @@
 """The documentation says what the code says: its tables list what exists, and its examples run."""
 
+import argparse
 import inspect
 import os
 import re
+import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from textwrap import dedent
@@ -13,6 +17,7 @@ from typing import Any
 
 import pytest
 from django.apps import apps
+from django.core.management.base import CommandError
 from django.tasks import Task as DjangoTask
 from django.test import override_settings
 from django.utils.module_loading import import_string
@@ -26,6 +31,7 @@ from django_manta import (
     TaskResult,
     conf,
     exceptions,
+    logs,
     options,
     result,
     signals,
@@ -34,8 +40,10 @@ from django_manta import (
 )
 from django_manta.backoff import Exponential
 from django_manta.checks import CHECKS
+from django_manta.commands import VERBS
 from django_manta.execution.runners import inline
 from django_manta.ledger import AttemptRecord, Ledger, fsck
+from django_manta.management.commands.manta import Command
 from django_manta.models import RunQuerySet
 from django_manta.testing import plugin
 from tests.test_layout import FORBIDDEN, PACKAGE
@@ -146,6 +154,14 @@ def test_every_setting_is_documented_as_it_is() -> None:
             assert code(row["default"]) == shown(setting.default), setting.name
 
 
+def test_every_key_of_recycle_is_documented() -> None:
+    listed_once(column(table("docs/settings.md", "Recycling"), "key"), conf._RECYCLE_KEYS)
+    [example] = [block for block in python_blocks("docs/settings.md") if '"RECYCLE"' in block]
+    shown_there: dict[str, Any] = {}
+    exec(example, shown_there)
+    assert list(conf.problems_of(shown_there["OPTIONS"])) == []
+
+
 def test_the_default_retention_is_documented() -> None:
     rows = table("docs/settings.md", "Retention")
     assert {code(row["end"]): row["kept for"] for row in rows} == {
@@ -226,6 +242,8 @@ def test_every_bad_end_is_documented_with_its_error() -> None:
 def test_every_public_name_is_documented() -> None:
     listed_once(column(table("docs/public-api.md", "`django_manta`"), "name"), django_manta.__all__)
     listed_once(column(table("docs/public-api.md", "`django_manta.testing`"), "name"), testing.__all__)
+    ours = [name for name, kind in vars(logs).items() if getattr(kind, "__module__", "") == logs.__name__]
+    listed_once(column(table("docs/public-api.md", "`django_manta.logs`"), "name"), ours)
 
 
 def test_every_exception_is_documented_with_what_it_derives_from() -> None:
@@ -294,7 +312,7 @@ def test_what_operators_are_told_of_exists() -> None:
 
 def test_drain_is_documented_as_it_is() -> None:
     listed_once(
-        column(table("docs/operations.md", "Executing runs today"), "argument"),
+        column(table("docs/operations.md", "Executing without a worker"), "argument"),
         [
             f"{each.name}={str(each.default) if each.default is None else repr(each.default).replace("'", '"')}"
             for each in inspect.signature(inline.drain).parameters.values()
@@ -323,18 +341,27 @@ def test_every_table_is_documented() -> None:
     }
 
 
-def test_the_layout_names_every_part() -> None:
-    [drawn] = [block for block in fenced("docs/architecture.md") if "src/django_manta/" in block]
-    announced = set(
-        re.findall(r"`(\w+(?:/|\.py))`", section("docs/architecture.md", "Layout").partition("*To come:*")[2])
-    )
-    parts = {
+def parts_of(folder: Path) -> set[str]:
+    return {
         f"{child.name}/" if child.is_dir() else child.name
-        for child in PACKAGE.iterdir()
+        for child in folder.iterdir()
         if child.suffix == ".py" or (child.is_dir() and (child / "__init__.py").exists())
     }
-    # What is announced may be in the making.
-    listed_once(re.findall(r"^  (\S+)", drawn, re.M), parts - announced)
+
+
+def test_the_layout_names_every_part() -> None:
+    [drawn] = [block for block in fenced("docs/architecture.md") if "src/django_manta/" in block]
+    path: list[str] = []
+    found: dict[str, list[str]] = {"": []}
+    for indent, name in re.findall(r"^((?:  )+)(\S+)", drawn, re.M):
+        del path[len(indent) // 2 - 1 :]
+        found.setdefault("".join(path), []).append(name)
+        path.append(name)
+    listed_once(found.pop(""), parts_of(PACKAGE))
+    # The path of a run, down to its files.
+    assert set(found) == {"ledger/", "execution/", "execution/runners/", "worker/"}
+    for folder, names in found.items():
+        listed_once(names, parts_of(PACKAGE / folder) - {"__init__.py"})
 
 
 def test_the_import_rules_are_those_that_are_tested() -> None:
@@ -342,6 +369,124 @@ def test_the_import_rules_are_those_that_are_tested() -> None:
     assert {code(row["part"]): words(row["must not import"]) for row in rows} == {
         part: set(others) for part, others in FORBIDDEN.items()
     }
+
+
+# -- running it --------------------------------------------------------------------------------------
+
+
+def failures() -> Iterator[tuple[str, Row]]:
+    """Every row of the tables of what happens, with the heading it stands under."""
+    headings = re.findall(r"^## (.*)$", without_code(page("docs/what-happens-when.md")), re.M)
+    for heading in headings:
+        if "| what happens |" in section("docs/what-happens-when.md", heading):
+            for row in table("docs/what-happens-when.md", heading):
+                yield heading, row
+
+
+def coded(cell: str, *kinds: Any) -> list[str]:
+    """What a cell writes as code and is a member of one of these."""
+    return [word for word in re.findall(r"`([^`]+)`", cell) if any(word in kind for kind in kinds)]
+
+
+def test_every_failure_ends_as_the_states_allow() -> None:
+    costs = {Outcome.CRASHED: {"quarantine"}, Outcome.LOST: {"`max_losses`", "nothing"}}
+    costs |= {outcome: {"`max_attempts`"} for outcome in states.CHARGED}
+    rows = list(failures())
+    assert len(rows) > 50
+    for heading, row in rows:
+        what = row["what happens"]
+        assert list(row) == ["what happens", "attempt", "run", "charged to", "how soon"]
+        outcomes = [Outcome(word) for word in coded(row["attempt"], Outcome.values)]
+        reached = {State(word) for word in coded(row["run"], State.values)}
+        cancelled = {State.CANCELLED, State.SUCCESSFUL} if heading == "Cancel" else set()
+        if not outcomes:
+            assert row["attempt"].startswith(("none", "its own", "as ")), what
+            continue
+        allowed = set[State]().union(*(states.AFTER_OUTCOME[outcome] for outcome in outcomes))
+        assert reached <= allowed | cancelled, what
+        assert reached or row["run"].startswith("as "), what
+        possible = {"nothing"} if heading == "Cancel" else costs.get(outcomes[-1], {"nothing"})
+        assert row["charged to"] in possible, what
+
+
+def test_every_outcome_and_every_end_has_a_failure_that_leads_there() -> None:
+    rows = [row for _, row in failures()]
+    outcomes = {word for row in rows for word in coded(row["attempt"], Outcome.values)}
+    assert outcomes == {outcome.value for outcome in states.AFTER_OUTCOME}
+    ends = {word for row in rows for word in coded(row["run"], states.ENDS)}
+    assert ends == {end.value for end in states.ENDS} - {"UPSTREAM_FAILED"}
+
+
+def test_what_the_failures_name_exists() -> None:
+    known = {
+        *Outcome.values,
+        *State.values,
+        *options.OPTIONS,
+        *conf.SETTINGS,
+        *dir(exceptions),
+        *flags_of("worker"),
+    }
+    for _, row in failures():
+        for name in ("attempt", "run", "charged to"):
+            assert set(re.findall(r"`([^`]+)`", row[name])) <= known, row["what happens"]
+
+
+def test_budgets_and_numbers_are_those_of_the_code() -> None:
+    first = page("docs/what-happens-when.md")
+    assert f"`max_attempts` ({options.OPTIONS['max_attempts'].default})" in first
+    assert f"`max_losses` ({options.OPTIONS['max_losses'].default})" in first
+    assert f"quarantine ({states.CRASHES_TO_QUARANTINE}, fixed)" in first
+    rows = table("docs/what-happens-when.md", "Numbers")
+    for row in rows:
+        assert float(row["seconds"]) == import_string(code(row["in the code"])), row["number"]
+    grace = import_string("django_manta.execution.runners.processes.GRACE_SECONDS")
+    killed = [row["how soon"] for _, row in failures() if "killed" in row["how soon"]]
+    assert len(killed) > 4
+    assert all(f"killed {grace:g} s" in soon for soon in killed)
+
+
+def parser_of(verb: str) -> argparse.ArgumentParser:
+    parser = Command().create_parser("manage.py", "manta")
+    [verbs] = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    found: argparse.ArgumentParser = verbs.choices[verb]
+    return found
+
+
+def flags_of(verb: str) -> set[str]:
+    return {flag for action in parser_of(verb)._actions for flag in action.option_strings}
+
+
+def commands_on(text: str) -> list[list[str]]:
+    """Every ``manage.py manta VERB …`` that a page gives, also as a list of words."""
+    words = text.replace('", "', " ").replace('"]', "")
+    return [shlex.split(found) for found in re.findall(r"manage\.py manta ([a-z]+(?: [\w$:.=-]+)*)", words)]
+
+
+@pytest.mark.parametrize("file", PAGES, ids=lambda file: file.name)
+def test_every_command_that_a_page_gives_is_one(file: Path) -> None:
+    text = file.read_text()
+    for block in [*re.findall(r"^```\w*\n(.*?)^```", text, re.M | re.S), *re.findall(r"`([^`\n]+)`", text)]:
+        for verb, *arguments in commands_on(block):
+            assert verb in VERBS, file.name
+            try:
+                parser_of(verb).parse_args(arguments)
+            except (SystemExit, CommandError):
+                pytest.fail(f"{file.name}: manta {verb} {' '.join(arguments)}")
+    assert set(re.findall(r"`manta ([a-z]+)", text)) <= set(VERBS), file.name
+
+
+def test_whoever_stops_a_worker_waits_long_enough() -> None:
+    text = page("docs/deploying.md")
+    needed = conf.SETTINGS["STOP_TIMEOUT"].default + 2
+    [systemd] = re.findall(r"^TimeoutStopSec=(\d+)$", text, re.M)
+    [compose] = re.findall(r"^ +stop_grace_period: (\d+)s$", text, re.M)
+    assert int(systemd) > needed
+    assert int(compose) > needed
+    [procfile] = [flags for verb, *flags in commands_on(text) if verb == "worker" and "--stop-timeout" in flags]
+    assert float(procfile[procfile.index("--stop-timeout") + 1]) + 2 <= 30
+    assert f"default of `STOP_TIMEOUT` is {conf.SETTINGS['STOP_TIMEOUT'].default:g}" in text
+    assert f"`LEASE_SECONDS` ({conf.SETTINGS['LEASE_SECONDS'].default:g})" in text
+    assert f"`SKEW_SECONDS` ({conf.SETTINGS['SKEW_SECONDS'].default:g})" in text
 
 
 # -- links and examples ------------------------------------------------------------------------------
@@ -374,9 +519,32 @@ def expected(blocks: list[str]) -> list[str]:
     return [line for block in blocks for line in re.findall(r"^\s*print\(.*\)  # (.*)$", block, re.M)]
 
 
+@contextmanager
+def working(*command: str, cwd: Path, env: dict[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A worker, stopped as a person would stop it: it must end well."""
+    with log.open("w") as output:
+        worker = subprocess.Popen(
+            [sys.executable, *command, "manta", "worker"], cwd=cwd, env=env, stdout=output, stderr=output
+        )
+    try:
+        yield worker
+        worker.send_signal(signal.SIGINT)
+        assert worker.wait(30) == 0, log.read_text()
+    finally:
+        if worker.poll() is None:
+            worker.kill()
+            worker.wait(10)
+
+
 @pytest.fixture
-def project(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The settings and the tasks of a page, in this process. The name of the page."""
+def project(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    transactional_db: None,
+    subprocess_environment: dict[str, str],
+) -> Iterator[str]:
+    """The settings and the tasks of a page, in this process and in a worker. The name of the page."""
     name: str = request.param
     settings: dict[str, Any] = {"INSTALLED_APPS": [], "DATABASES": {"default": {}}}
     [text] = examples(name, "shop/settings.py")
@@ -385,9 +553,19 @@ def project(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "mail" / "__init__.py").touch()
     [text] = examples(name, "mail/tasks.py")
     (tmp_path / "mail" / "tasks.py").write_text(text)
+    theirs = f"from tests.settings import *\nINSTALLED_APPS += ['mail']\nTASKS = {settings['TASKS']!r}\n"
+    (tmp_path / "worker_settings.py").write_text(theirs)
     monkeypatch.syspath_prepend(tmp_path)
+    environment = {
+        **subprocess_environment,
+        "DJANGO_SETTINGS_MODULE": "worker_settings",
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]),
+    }
     try:
-        with override_settings(TASKS=settings["TASKS"]):
+        with (
+            override_settings(TASKS=settings["TASKS"]),
+            working("-m", "django", cwd=ROOT, env=environment, log=tmp_path / "worker.log"),
+        ):
             yield name
     finally:
         for module in ("mail", "mail.tasks"):
@@ -404,7 +582,6 @@ def type_into_the_shell(name: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("project", ["README.md", "docs/quickstart.md"], indirect=True)
-@pytest.mark.django_db
 def test_the_start_works_as_it_says(project: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert expected(examples(project, SHELL))
     type_into_the_shell(project, capsys)
@@ -419,14 +596,13 @@ def test_what_operators_type_works_as_it_says(capsys: pytest.CaptureFixture[str]
 @pytest.mark.sqlite  # the database of a new project
 @pytest.mark.parametrize("name", ["README.md", "docs/quickstart.md"])
 def test_a_stranger_can_paste_the_start_into_a_new_project(name: str, tmp_path: Path) -> None:
+    # Only what a stranger has: no settings of ours, no path of ours.
+    theirs = {key: value for key, value in os.environ.items() if not key.startswith(("DJANGO_", "PYTHON", "MANTA"))}
+
     def manage(*command: str) -> str:
         return run(sys.executable, "manage.py", *command)
 
     def run(*command: str) -> str:
-        # Only what a stranger has: no settings of ours, no path of ours.
-        theirs = {
-            key: value for key, value in os.environ.items() if not key.startswith(("DJANGO_", "PYTHON", "MANTA"))
-        }
         done = subprocess.run(command, cwd=tmp_path, env=theirs, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -439,4 +615,6 @@ def test_a_stranger_can_paste_the_start_into_a_new_project(name: str, tmp_path: 
     manage("migrate", "--verbosity=0")
     assert "no issues" in manage("check")
     shell = examples(name, SHELL)
-    assert manage("shell", "--verbosity=0", "--command", "\n".join(shell)).splitlines() == expected(shell)
+    with working("manage.py", cwd=tmp_path, env=theirs, log=tmp_path / "worker.log"):
+        typed = manage("shell", "--verbosity=0", "--command", "\n".join(shell))
+    assert typed.splitlines() == expected(shell)

@@ -1,11 +1,11 @@
 """Enqueue and get_result: Django's contract, in the caller's transaction."""
 
-import uuid
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
+from django.core.exceptions import ImproperlyConfigured
 from django.db import connection, transaction
 from django.tasks import TaskResultStatus, default_task_backend, task_backends
 from django.tasks import task as django_task
@@ -16,7 +16,6 @@ from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-import django_manta
 from django_manta import State, options
 from django_manta.models import Run
 from tests.app import tasks
@@ -39,6 +38,7 @@ def test_the_decorator_is_djangos_own() -> None:
         echo.using(run_after=FAR),
         echo.using(run_after=timedelta(hours=1)),
         echo.using(timeout=5, max_attempts=2, backoff=3),
+        echo.using(metadata={"large": 1e23, "minus": -0.0, "small": 1e-9, "list": [1e16, 2.5]}),
         echo.using(metadata={"a": 1}, deadline=timedelta(hours=1), expires=FAR, hold=True),
     ],
 )
@@ -136,7 +136,7 @@ def test_a_malformed_call_is_named(enqueue: Any, words: str) -> None:
     assert words in str(caught.value)
 
 
-@pytest.mark.parametrize("malformed", ["123", "", None, 7, "x" * 500, str(uuid.uuid4())])
+@pytest.mark.parametrize("malformed", ["123", "", None, 7, "x" * 500, "0190a0a0-0000-7000-8000-000000000000"])
 @pytest.mark.django_db
 def test_an_id_that_names_no_run_does_not_exist(malformed: Any) -> None:
     with pytest.raises(TaskResultDoesNotExist):
@@ -228,3 +228,30 @@ async def async_twins_of_everything() -> None:
         assert result.state == State.READY
     assert await one.acancel() == State.CANCELLED
     assert await one.aretry() == State.READY
+
+
+@pytest.mark.parametrize("middleware", ["add_one", "return_nothing"])
+@pytest.mark.django_db(transaction=True)
+def test_an_enqueue_chain_that_loses_or_invents_runs_leaves_none(middleware: str) -> None:
+    options = {"ENQUEUE_MIDDLEWARE": [f"tests.app.tasks.{middleware}"]}
+    with (
+        override_settings(TASKS={"default": {"BACKEND": "django_manta.MantaBackend", "OPTIONS": options}}),
+        pytest.raises(ImproperlyConfigured, match="must return a list of as many results"),
+    ):
+        echo.enqueue(1)
+    assert Run.objects.count() == 0
+
+
+@pytest.mark.parametrize("reason", ["a\0b", "\ud800", "x" * 100_000])
+@pytest.mark.django_db
+def test_a_cancel_may_give_any_reason(reason: str) -> None:
+    assert echo.enqueue().cancel(reason) == State.CANCELLED
+
+
+def test_a_coroutine_cannot_be_atomic_by_settings_either() -> None:
+    options = {"TASK_DEFAULTS": {"atomic": True}}
+    with (
+        override_settings(TASKS={"default": {"BACKEND": "django_manta.MantaBackend", "OPTIONS": options}}),
+        pytest.raises(InvalidTask, match="is a coroutine"),
+    ):
+        tasks.add_async.enqueue(1, 2)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
-from django.db import connection, connections
+from django.db import OperationalError, connection, connections
 from django.tasks import TaskResultStatus, default_task_backend, task_backends
 from django.tasks.signals import task_finished, task_started
 from django.test import override_settings
@@ -34,7 +34,7 @@ def alter(run_id: str, **columns: str) -> None:
     pk = run_id if connection.vendor == "postgresql" else run_id.replace("-", "")
     for column, value in columns.items():
         with connection.cursor() as cursor:
-            cursor.execute(f"UPDATE manta_run SET {column} = %s WHERE id = %s", [value, pk])  # noqa: S608
+            cursor.execute(f"UPDATE manta_run SET {column} = %s WHERE id = %s", [value, pk])
             assert cursor.rowcount == 1
 
 
@@ -79,7 +79,9 @@ def test_whatever_a_task_raises_or_returns_becomes_an_outcome(
 
 
 @pytest.mark.django_db
-def test_words_that_no_database_takes_are_cleaned_and_long_ones_capped() -> None:
+def test_words_that_no_database_takes_are_cleaned_and_long_ones_capped(caplog: pytest.LogCaptureFixture) -> None:
+    # Django logs the words as they are, and pytest's report of a lone surrogate cannot be sent to its master.
+    caplog.set_level(logging.CRITICAL, "django.tasks")
     dirty, long = tasks.fail_unspeakably.enqueue("nul"), tasks.fail_unspeakably.enqueue("long")
     run_all()
     dirty.refresh(), long.refresh()
@@ -557,3 +559,77 @@ def test_a_run_enqueued_inside_a_run_inherits_its_deadline() -> None:
     run_all()
     outer.refresh()
     assert default_task_backend.get_result(outer.return_value).deadline == outer.deadline
+
+
+# -- what a hostile review found ---------------------------------------------------------------------
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_transaction_that_a_task_leaves_open_swallows_nothing() -> None:
+    leaking = tasks.leave_a_transaction_open.enqueue()
+    writing = [tasks.write_line.enqueue(f"line {n}", n) for n in range(3)]
+    run_all()
+    connections.close_all()
+    leaking.refresh()
+    assert leaking.state == State.FAILED
+    assert "left a transaction open on default" in leaking.reason
+    for result in writing:
+        result.refresh()
+        assert result.state == State.SUCCESSFUL
+    assert Ledgerline.objects.count() == 3
+
+
+@pytest.mark.django_db
+def test_a_tasks_module_that_cannot_be_imported_hurts_only_its_own_runs() -> None:
+    backend: Any = task_backends["default"]
+    broken, beside = tasks.add.enqueue(1, 2), tasks.add.enqueue(1, 2)
+    path = "tests.broken.some_task"
+    alter(broken.id, task=path, signature=backend.seal.sign_run(broken.id, path, "[[1,2],{}]", ""))
+    assert default_task_backend.get_result(broken.id).task.module_path == path
+    run_all()
+    broken.refresh(), beside.refresh()
+    assert broken.reason == "Task 'tests.broken.some_task' cannot be imported: RuntimeError: this module is broken."
+    assert beside.return_value == 3
+
+
+@pytest.mark.parametrize(
+    ("task", "error"),
+    [
+        (tasks.fail.using(retry_on=[".x"], max_attempts=2), ValueError),
+        (tasks.fail.using(retry_on=["tests.broken.Error"], max_attempts=2), ValueError),
+        (tasks.fail_unprintably, tasks.Unprintable),
+        (tasks.tell_nonsense, ValueError),
+        (tasks.conflict, OperationalError),
+    ],
+)
+@pytest.mark.django_db
+def test_nothing_escapes_the_executor(task: Any, error: type[BaseException]) -> None:
+    result, beside = task.enqueue(), tasks.add.enqueue(1, 2)
+    run_all(max_runs=10)
+    result.refresh(), beside.refresh()
+    assert (result.state, result.attempts) == (State.FAILED, 1)
+    assert result.errors[0].exception_class is error
+    assert beside.return_value == 3
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [{"progress": "5"}, {"progress": '{"x": 1}'}, {"result": "not json"}, {"state": "NONSENSE"}, {"metadata": "7"}],
+)
+@pytest.mark.django_db
+def test_rows_edited_by_hand_are_still_shown(columns: dict[str, str]) -> None:
+    result = tasks.add.enqueue(1, 2)
+    run_all()
+    alter(result.id, **columns)
+    shown = default_task_backend.get_result(result.id)
+    assert shown.args == [1, 2]
+
+
+@pytest.mark.django_db
+def test_metadata_that_cannot_be_read_fails_its_own_run_only() -> None:
+    result, beside = tasks.add.enqueue(1, 2), tasks.add.enqueue(1, 2)
+    alter(result.id, metadata="9" * 5000)
+    run_all()
+    beside.refresh()
+    assert beside.return_value == 3
+    assert default_task_backend.get_result(result.id).state == State.FAILED

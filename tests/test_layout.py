@@ -50,9 +50,7 @@ def imports_of(file: Path) -> Iterator[tuple[str, bool]]:
 
 @pytest.mark.parametrize("part", FORBIDDEN)
 def test_imports_point_one_way(part: str) -> None:
-    files = (
-        [PACKAGE / f"{part}.py"] if (PACKAGE / f"{part}.py").exists() else sorted((PACKAGE / part).rglob("*.py"))
-    )
+    files = [PACKAGE / f"{part}.py"] if (PACKAGE / f"{part}.py").exists() else sorted((PACKAGE / part).rglob("*.py"))
     for file in files:
         for name, at_top in imports_of(file):
             for other in FORBIDDEN[part]:

@@ -30,17 +30,33 @@ def wait_a_minute(error: BaseException, result: Any) -> float:
     return 60
 
 
+class Delays:
+    @staticmethod
+    def fixed(error: BaseException, result: Any) -> float:
+        return 1
+
+
 @pytest.mark.parametrize(
     ("given", "error", "words"),
     [
         ({"max_attempts": 0}, ValueError, "Task option max_attempts must be between 1 and 32767, not 0."),
         ({"max_attempts": "3"}, TypeError, "Task option max_attempts must be a whole number, not '3'."),
         ({"max_attempts": True}, TypeError, "max_attempts must be a whole number, not True"),
+        ({"timeout": 1e12}, ValueError, "timeout must be a finite number of seconds above 0 and at most"),
+        ({"backoff": Delays.fixed}, TypeError, "backoff must be a function defined at module level"),
         ({"max_losses": -1}, ValueError, "max_losses must be between 0 and 32767, not -1"),
-        ({"timeout": 0}, ValueError, "timeout must be a finite number of seconds above 0, not 0"),
+        (
+            {"timeout": 0},
+            ValueError,
+            "timeout must be a finite number of seconds above 0 and at most 100,000,000, not 0",
+        ),
         ({"timeout": "5"}, TypeError, "timeout must be seconds, a timedelta or None, not '5'"),
         ({"backoff": "linear"}, ValueError, "backoff 'linear' is unknown"),
-        ({"backoff": -1}, ValueError, "backoff must be a finite number of seconds, 0 or more, not -1"),
+        (
+            {"backoff": -1},
+            ValueError,
+            "backoff must be a finite number of seconds, 0 or more and at most 100,000,000, not -1",
+        ),
         ({"backoff": lambda e, r: 1}, TypeError, "backoff must be a function defined at module level"),
         ({"retry_on": ValueError}, TypeError, "retry_on must be a list of exception classes"),
         ({"retry_on": [3]}, TypeError, "retry_on must hold exception classes or their dotted paths, not 3"),

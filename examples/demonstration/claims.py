@@ -97,9 +97,7 @@ def _retried(failures: int) -> list[Outcome]:
 def _rows_are_there_once(work: Work) -> Claim:
     rolled_back = sum(_outcomes(result).count(Outcome.FAILED) for result in work.years)
     rows = SimulatedYear.objects.count()
-    by_seed = SimulatedYear.objects.values("seed").annotate(
-        rows=Count("id"), numbers=Count("number", distinct=True)
-    )
+    by_seed = SimulatedYear.objects.values("seed").annotate(rows=Count("id"), numbers=Count("number", distinct=True))
     found = {each["seed"]: (each["rows"], each["numbers"]) for each in by_seed}
     expected = {result.args[0]: (YEARS, YEARS) for result in work.years}
     wrong = sorted(seed for seed in found.keys() | expected.keys() if found.get(seed) != expected.get(seed))

@@ -34,9 +34,7 @@ def console() -> Console:
 
 
 def show_beginning(out: Console, runs: int, seconds: float) -> None:
-    out.print(
-        f"[bold]{runs} runs[/] enqueued in {connection.display_name} in {seconds:.2f} s; a report will follow."
-    )
+    out.print(f"[bold]{runs} runs[/] enqueued in {connection.display_name} in {seconds:.2f} s; a report will follow.")
 
 
 @contextmanager

@@ -8,12 +8,14 @@ a model or the database until a run is enqueued or asked for.
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property
+from inspect import iscoroutinefunction
 from types import SimpleNamespace
 from typing import Any, cast
 
 from asgiref.sync import sync_to_async
 from django.core.checks import CheckMessage
-from django.db import DEFAULT_DB_ALIAS
+from django.core.exceptions import ImproperlyConfigured
+from django.db import DEFAULT_DB_ALIAS, transaction
 from django.tasks.backends.base import BaseTaskBackend
 from django.tasks.base import Task as DjangoTask
 from django.tasks.exceptions import InvalidTask
@@ -75,6 +77,11 @@ class MantaBackend(BaseTaskBackend):
         """What ``validate_task`` cannot know before the apps are ready. The options in force."""
         self.validate_task(task)
         effective = options.effective(task, self.config)
+        if effective.atomic and iscoroutinefunction(task.func):
+            raise InvalidTask(
+                f"{task.module_path} is a coroutine: it holds no transaction and cannot be atomic. Settings say so; "
+                "give it atomic=False."
+            )
         if effective.atomic and self.database != DEFAULT_DB_ALIAS:
             raise InvalidTask(
                 f"{task.module_path}: atomic=True needs manta's tables in the database of your data "
@@ -88,7 +95,7 @@ class MantaBackend(BaseTaskBackend):
         self, task: "DjangoTask[P, R]", args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> TaskResult[P, R]:
         """One INSERT in the caller's transaction."""
-        [enqueued] = self._enqueue([Call(task, args, kwargs)])
+        [enqueued] = self._enqueue_all([Call(task, args, kwargs)])
         return cast("TaskResult[P, R]", enqueued)
 
     async def aenqueue[**P, R](
@@ -103,7 +110,7 @@ class MantaBackend(BaseTaskBackend):
     ) -> list[TaskResult]:
         """Enqueue one run for each ``(task, args, kwargs)``: all, or, if one is refused, none."""
         checked = [_checked(call, place) for place, call in enumerate(calls)]
-        return self._enqueue(checked) if checked else []
+        return self._enqueue_all(checked) if checked else []
 
     async def aenqueue_many(
         self,
@@ -111,6 +118,19 @@ class MantaBackend(BaseTaskBackend):
     ) -> list[TaskResult]:
         """See enqueue_many()."""
         return await sync_to_async(self.enqueue_many, thread_sensitive=True)(calls)
+
+    def _enqueue_all(self, calls: list[Call]) -> list[TaskResult]:
+        if not self.config.enqueue_middleware:
+            return self._insert(calls)
+        # In a transaction, so that a chain that loses or invents runs leaves none behind.
+        with transaction.atomic(using=self.database):
+            results: Any = self._enqueue(calls)
+            if not isinstance(results, list) or len(results) != len(calls):
+                raise ImproperlyConfigured(
+                    f"ENQUEUE_MIDDLEWARE was given {len(calls)} calls and must return a list of as many results, "
+                    f"not {results!r:.200}."
+                )
+        return cast("list[TaskResult]", results)
 
     @cached_property
     def _enqueue(self) -> Enqueue:
@@ -230,9 +250,7 @@ def _checked(call: Any, place: int) -> Call:
         case [DjangoTask() as task, (list() | tuple()) as args, (dict() | Mapping()) as kwargs]:
             return Call(task, args, kwargs)
         case _:
-            raise TypeError(
-                f"Call {place} must be (task, args, kwargs), such as (add, (1, 2), {{}}), not {call!r}."
-            )
+            raise TypeError(f"Call {place} must be (task, args, kwargs), such as (add, (1, 2), {{}}), not {call!r}.")
 
 
 def _once_per_task[T](validate: Any, calls: list[Call]) -> dict[int, Any]:

@@ -14,6 +14,9 @@ from typing import Any
 
 from django.utils.module_loading import import_string
 
+#: The longest duration anybody can mean, about three years: timers and calendars take no more.
+LONGEST_SECONDS = 100_000_000
+
 #: At most this share of a delay is added to it.
 JITTER = 0.1
 
@@ -95,7 +98,7 @@ def from_json(value: Any) -> Backoff:
 def _path_of(function: Callable[..., Any]) -> str:
     """The dotted path of a function; every process that runs the task must be able to import it."""
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
-    if not module or not name or "<" in name:
+    if not module or not name or "<" in name or "." in name:
         raise TypeError(f"backoff must be a function defined at module level, not {function!r}.")
     return f"{module}.{name}"
 
@@ -105,6 +108,8 @@ def _seconds(what: str, value: Any) -> float:
         value = value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{what} must be seconds or a timedelta, not {value!r}.")
-    if not 0 <= value < float("inf"):
-        raise ValueError(f"{what} must be a finite number of seconds, 0 or more, not {value!r}.")
+    if not 0 <= value <= LONGEST_SECONDS:
+        raise ValueError(
+            f"{what} must be a finite number of seconds, 0 or more and at most {LONGEST_SECONDS:,}, not {value!r}."
+        )
     return float(value)

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from django.apps import apps
 from django.conf import settings
 from django.core.checks import CheckMessage, Error
 from django.core.checks import Warning as CheckWarning
@@ -35,6 +36,8 @@ CHECKS: Final[dict[str, str]] = {
     "manta.E007": "A task is atomic, but manta's tables are in another database than the data.",
     "manta.E008": "A middleware cannot be imported.",
     "manta.E009": "DATABASE names no database of this project.",
+    "manta.E010": "django_manta is not among INSTALLED_APPS.",
+    "manta.E011": "SQLite has a time zone of its own.",
     "manta.W001": "SECRET_KEY is weak.",
     "manta.W002": "A queue has options but is not among QUEUES.",
     "manta.W003": "manta's tables are in another database than the data.",
@@ -48,7 +51,14 @@ _KEY_LENGTH, _KEY_UNIQUE_CHARACTERS = 50, 5
 
 def check_backend(backend: "MantaBackend") -> Iterator[CheckMessage]:
     """All that can be known to be wrong with a backend before it is used."""
-    problems = list(conf.problems_of(backend.options))
+    if not apps.is_installed("django_manta"):
+        yield Error(
+            f"TASKS[{backend.alias!r}] uses django-manta, but 'django_manta' is not among INSTALLED_APPS.",
+            hint="Add it, and migrate: its tables are where runs live.",
+            id="manta.E010",
+        )
+        return
+    problems = [*conf.problems_of(backend.options), *_queue_problems(backend.alias)]
     for problem in problems:
         yield Error(f"TASKS[{backend.alias!r}]: {problem.message}", hint=problem.hint, id=f"manta.{problem.check}")
     yield from _check_time_zone()
@@ -60,6 +70,14 @@ def check_backend(backend: "MantaBackend") -> Iterator[CheckMessage]:
     yield from _check_middleware(backend)
     yield from _check_task_options(backend)
     yield from _check_database(backend)
+
+
+def _queue_problems(alias: str) -> Iterator[conf.Problem]:
+    queues = task_backends.settings[alias].get("QUEUES", [])
+    if isinstance(queues, str) or not all(isinstance(name, str) and name.strip() for name in queues):
+        yield conf.Problem(
+            "E002", f"QUEUES must be a list of names, not {queues!r}.", "Write QUEUES: ['default', 'mail']."
+        )
 
 
 def _check_time_zone() -> Iterator[CheckMessage]:
@@ -169,6 +187,13 @@ def _check_vendor(database: str) -> Iterator[CheckMessage]:
                 "and then writes fails at once when another one writes meanwhile.",
                 hint=f'Set DATABASES[{database!r}]["OPTIONS"] = {{"transaction_mode": "IMMEDIATE"}}.',
                 id="manta.E004",
+            )
+        if connection.settings_dict.get("TIME_ZONE"):
+            yield Error(
+                f"Database {database!r} is SQLite with TIME_ZONE {connection.settings_dict['TIME_ZONE']!r}: manta "
+                "writes its moments in UTC, and they would be read as local ones.",
+                hint=f"Remove TIME_ZONE from DATABASES[{database!r}]; settings.TIME_ZONE is the one to show times in.",
+                id="manta.E011",
             )
     else:
         yield Error(

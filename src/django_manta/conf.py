@@ -14,10 +14,14 @@ from typing import Any, Final
 from django.core.exceptions import ImproperlyConfigured
 
 from django_manta import options as task_options
+from django_manta.backoff import LONGEST_SECONDS
 from django_manta.states import ENDS, GOOD_ENDS, State
 
 #: The runners that exist in this version. The queue chooses the runner.
 RUNNERS: Final = ("processes", "inline")
+
+#: The name is part of a PostgreSQL identifier, which has at most 63 bytes.
+CLUSTER_LENGTH: Final = 40
 
 DEFAULT_RETENTION: Final[dict[str, timedelta | None]] = {
     state: timedelta(days=7 if state in GOOD_ENDS else 30) for state in sorted(ENDS)
@@ -91,6 +95,13 @@ def _text(value: Any) -> str:
     return value
 
 
+def _cluster(value: Any) -> str:
+    name = _text(value)
+    if len(name) > CLUSTER_LENGTH:
+        raise _Bad(f"must have at most {CLUSTER_LENGTH} characters, not {len(name)}")
+    return name
+
+
 def _text_or_none(value: Any) -> str | None:
     return None if value is None else _text(value)
 
@@ -98,7 +109,7 @@ def _text_or_none(value: Any) -> str | None:
 def _seconds(value: Any) -> float:
     if isinstance(value, timedelta):
         value = value.total_seconds()
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= LONGEST_SECONDS:
         raise _Bad(f"must be seconds (0 or more) or a timedelta, not {value!r}")
     return float(value)
 
@@ -181,7 +192,7 @@ SETTINGS: Final[dict[str, Setting]] = {
         ),
         Setting(
             "CLUSTER",
-            _text,
+            _cluster,
             "default",
             "name",
             "Salt of every signature: processes with the same key and another cluster name accept nothing of ours.",

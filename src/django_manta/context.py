@@ -4,6 +4,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass, field
 from datetime import datetime
+from math import isfinite
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -125,8 +126,12 @@ class _Throttle:
 
 def _progress(done: float, total: float | None, message: str) -> Progress:
     for name, value in (("done", done), ("total", total)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | float):
             raise TypeError(f"progress {name} must be a number, not {value!r}.")
+        if not isfinite(value):
+            raise ValueError(f"progress {name} must be a finite number, not {value!r}.")
     return Progress(done=done, total=total, message=text.storable(str(message), PROGRESS_MESSAGE_LIMIT))
 
 

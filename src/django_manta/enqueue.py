@@ -51,5 +51,5 @@ def load(path: str, setting: str) -> Any:
     """The factory that a middleware path names. Raise ImproperlyConfigured naming the setting."""
     try:
         return import_string(path)
-    except ImportError as error:
+    except Exception as error:
         raise ImproperlyConfigured(f"{setting}: {path!r} cannot be imported: {error}.") from error

@@ -20,7 +20,13 @@ class RunFilter(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         run = current_run()
-        record.run_id = run.run_id if run else ""
-        record.task = run.task if run else ""
-        record.attempt = run.attempt if run else ""
+        facts = {
+            "run_id": run.run_id if run else "",
+            "task": run.task if run else "",
+            "attempt": run.attempt if run else "",
+        }
+        for name, value in facts.items():
+            # What the user's own `extra` says of the same name stays.
+            if not hasattr(record, name):
+                setattr(record, name, value)
         return True

@@ -6,6 +6,7 @@ the hot path. ``fsck`` checks what the constraints would have.
 """
 
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from django.db import models
@@ -17,6 +18,10 @@ from django_manta.states import BAD_ENDS, ENDS, OWNED, PENDING, Outcome, State
 
 if TYPE_CHECKING:
     from django_manta.result import TaskResult
+
+
+#: The last moment of Python's calendar.
+LAST_MOMENT = datetime.max.replace(tzinfo=UTC)
 
 
 class LedgerOwned(TypeError):
@@ -92,9 +97,7 @@ class Run(models.Model):
     queue = models.TextField(_("queue"))
     priority = models.SmallIntegerField(_("priority"), db_default=0)
     arguments = models.TextField(_("arguments"), help_text=_("JSON text, exactly as encoded."))
-    overrides = models.TextField(
-        _("overrides"), db_default="", help_text=_("Options given by using(), as JSON text.")
-    )
+    overrides = models.TextField(_("overrides"), db_default="", help_text=_("Options given by using(), as JSON text."))
     signature = models.TextField(_("signature"), db_default="")
     run_after = models.DateTimeField(_("run after"), null=True)
     deadline = models.DateTimeField(_("deadline"))
@@ -135,6 +138,16 @@ class Run(models.Model):
         verbose_name = _("run")
         verbose_name_plural = _("runs")
         default_manager_name = "objects"
+        base_manager_name = "objects"
+        constraints = [
+            # PostgreSQL knows "infinity", which no datetime can hold: a claim could commit and not be read.
+            models.CheckConstraint(
+                name="manta_run_moments",
+                condition=models.Q(deadline__lte=LAST_MOMENT)
+                & (models.Q(run_after=None) | models.Q(run_after__lte=LAST_MOMENT))
+                & (models.Q(expires_at=None) | models.Q(expires_at__lte=LAST_MOMENT)),
+            )
+        ]
         indexes = [
             # The claim's one index read. Scheduled and waiting runs are not in it.
             models.Index(
@@ -264,9 +277,7 @@ class Cluster(models.Model):
 
     name = models.TextField(_("name"), primary_key=True)
     key_fingerprint = models.TextField(_("key fingerprint"))
-    leader = models.TextField(
-        _("leader"), db_default="", help_text=_("The worker that does what only one should do.")
-    )
+    leader = models.TextField(_("leader"), db_default="", help_text=_("The worker that does what only one should do."))
     term = models.BigIntegerField(_("term"), db_default=0)
 
     class Meta:

@@ -82,8 +82,8 @@ def _duration(value: Any) -> float | None:
         value = value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError("must be seconds, a timedelta or None")
-    if not 0 < value < float("inf"):
-        raise ValueError("must be a finite number of seconds above 0")
+    if not 0 < value <= backoffs.LONGEST_SECONDS:
+        raise ValueError(f"must be a finite number of seconds above 0 and at most {backoffs.LONGEST_SECONDS:,}")
     return float(value)
 
 
@@ -124,7 +124,9 @@ def _metadata(value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise TypeError("must be a mapping")
     kept: dict[str, Any] = payload.normalize(value, "metadata")
-    return kept
+    # Kept as jsonb, which writes numbers its own way; so that they come back as they went in, ours too.
+    plain: dict[str, Any] = payload.plain_numbers(kept)
+    return plain
 
 
 def _paths(value: Any) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ hand runs nothing.
 
 import json
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from math import isfinite
 from typing import Any
 
@@ -96,6 +97,19 @@ def decode_arguments(text: str) -> tuple[list[Any], dict[str, Any]]:
     return args, kwargs
 
 
+def plain_numbers(value: Any) -> Any:
+    """A normalized value with its floats as PostgreSQL's jsonb gives them back: no exponents, no minus zero."""
+    if type(value) is float:
+        if value == 0:
+            return 0.0
+        return int(Decimal(repr(value))) if abs(value) >= 1e16 else value
+    if type(value) is list:
+        return [plain_numbers(item) for item in value]
+    if type(value) is dict:
+        return {key: plain_numbers(item) for key, item in value.items()}
+    return value
+
+
 def _normalize(value: Any, depth: int) -> Any:
     kind = type(value)
     if kind is str:
@@ -133,9 +147,7 @@ def _normalize_mapping(mapping: Mapping[Any, Any], depth: int) -> dict[str, Any]
     try:
         for key, item in mapping.items():
             if not isinstance(key, str):
-                raise _Refusal(
-                    TypeError, f"Unsupported type: key {key!r} is {type(key)}, and JSON keys are strings"
-                )
+                raise _Refusal(TypeError, f"Unsupported type: key {key!r} is {type(key)}, and JSON keys are strings")
             kept[_checked_text(str.__str__(key))] = _normalize(item, depth + 1)
     except _Refusal as refusal:
         refusal.path.append(f"[{_short(key)}]")

@@ -7,7 +7,7 @@ models, so that a result costs two statements and survives code that has moved o
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from types import GenericAlias
@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
+from django.apps import apps
+from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, router, transaction
 from django.tasks import task_backends
 from django.tasks.base import TaskError
@@ -213,6 +215,8 @@ class TaskResult(GenericTaskResult[P, R]):  # type: ignore[misc]  # Django's is 
 
 def default_database() -> str:
     """Where the routers send manta's tables."""
+    if not apps.is_installed("django_manta"):
+        raise ImproperlyConfigured("Add 'django_manta' to INSTALLED_APPS: its tables are where runs live.")
     from django_manta.models import Run
 
     return router.db_for_write(Run)
@@ -276,12 +280,12 @@ def from_record(run: RunRecord) -> TaskResult:
         reason=run.reason,
         deadline=run.deadline,
         expires_at=run.expires_at,
-        metadata=payload.decode(run.metadata),
+        metadata=_tolerantly(payload.decode, run.metadata) or {},
         progress=_progress(run.progress),
         history=run.history,
     )
     if run.state is State.SUCCESSFUL and run.result is not None:
-        object.__setattr__(result, "_return_value", payload.decode(run.result))
+        object.__setattr__(result, "_return_value", _tolerantly(payload.decode, run.result))
     return result
 
 
@@ -321,7 +325,17 @@ def attempt_errors(history: Sequence[AttemptRecord]) -> list[TaskError]:
 
 
 def _progress(stored: str | None) -> Progress | None:
-    return None if stored is None else Progress(**payload.decode(stored))
+    if stored is None:
+        return None
+    return _tolerantly(lambda text: Progress(**payload.decode(text)), stored)
+
+
+def _tolerantly[T](read: Callable[[str], T], stored: str) -> T | None:
+    """What was altered by hand cannot be read, but the rest of the run must still be shown."""
+    try:
+        return read(stored)
+    except (ValueError, TypeError):
+        return None
 
 
 def _path(error: type[BaseException]) -> str:

@@ -6,6 +6,7 @@ the last one looks once more when that time is over. A ring that fails never rea
 workers look by themselves once a second.
 """
 
+import os
 import threading
 import time
 
@@ -21,6 +22,15 @@ CANCEL = "manta:cancel"
 
 _last: dict[tuple[str, str, str], float] = {}
 _lock = threading.Lock()
+
+
+def _forget_after_fork() -> None:
+    # A lock held by another thread at the moment of a fork would never be released in the child.
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)
 
 
 def ring_after_commit(database: str, cluster: str, word: str) -> None:

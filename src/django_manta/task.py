@@ -5,6 +5,7 @@ Django hands the unknown keywords of ``@task(...)`` to the backend's ``task_clas
 class. Frozen, slotted, hashable and picklable, like Django's.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
@@ -26,6 +27,8 @@ from django_manta.typed import AnyTask, GenericTask, P, R, TakesOne, UsingKeywor
 
 if TYPE_CHECKING:
     from django_manta.result import TaskResult
+
+logger = logging.getLogger("django_manta")
 
 #: Keywords of Django's own that ``.using()`` takes, with None for "not given".
 _DJANGO_KEYWORDS = frozenset({"priority", "queue_name", "run_after", "backend"})
@@ -173,19 +176,24 @@ def find(path: str) -> AnyTask:
     """
     try:
         found = import_string(path)
-    except ImportError as error:
+    except Exception as error:
         moved_to = _moved_to(path)
         if moved_to is not None:
             return find(moved_to)
-        raise TaskNotFound(
-            f"Task {path!r} cannot be found: {error}. If the function moved, name its old path in the "
-            "`aliases` of the task."
-        ) from None
-    except Exception as error:
-        raise TaskNotFound(f"Task {path!r} cannot be imported: {type(error).__name__}: {error}.") from error
+        raise TaskNotFound(_missing_words(path, error)) from None
     if not isinstance(found, DjangoTask):
         raise TaskNotFound(f"{path!r} is not a Task; decorate the function with @task.")
     return found
+
+
+def _missing_words(path: str, error: Exception) -> str:
+    absent = isinstance(error, ModuleNotFoundError) and path.startswith(error.name or "?")
+    if absent or (isinstance(error, ImportError) and isinstance(error.__cause__, AttributeError)):
+        return (
+            f"Task {path!r} cannot be found: {error}. If the function moved, name its old path in the "
+            "`aliases` of the task."
+        )
+    return f"Task {path!r} cannot be imported: {type(error).__name__}: {error}."
 
 
 #: Old dotted path → present one, of tasks that moved. Filled as their modules are imported.
@@ -194,8 +202,12 @@ _ALIASES: dict[str, str] = {}
 
 def _moved_to(path: str) -> str | None:
     if path not in _ALIASES:
-        # The module that now has the function may not have been imported by this process.
-        autodiscover_modules("tasks")
+        # The module that now has the function may not have been imported by this process; and another
+        # app's module that cannot be imported is another run's trouble.
+        try:
+            autodiscover_modules("tasks")
+        except Exception:
+            logger.warning("A tasks module cannot be imported.", exc_info=True)
     present = _ALIASES.get(path)
     return present if present != path else None
 
@@ -251,7 +263,7 @@ class MissingTask(Task):
     """Stands in for a task that the code no longer has, under the path it had."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        rest = {name: getattr(self, name) for name in ("priority", "queue_name", "run_after", "backend")}
+        rest = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "func"}
         return _rebuild_missing, (self.module_path, rest)
 
 

@@ -157,9 +157,7 @@ class TaskDecorator(Protocol):
         **keywords: Unpack[DecoratorKeywords],
     ) -> "Task[P, R]": ...
     @overload
-    def __call__(
-        self, *, takes_context: Literal[True], **keywords: Unpack[DecoratorKeywords]
-    ) -> ContextDecorator: ...
+    def __call__(self, *, takes_context: Literal[True], **keywords: Unpack[DecoratorKeywords]) -> ContextDecorator: ...
     @overload
     def __call__(
         self, *, takes_context: Literal[False] = False, **keywords: Unpack[DecoratorKeywords]

@@ -9,7 +9,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from django.db import connections, transaction
+from django.db import OperationalError, connections, transaction
 from django.tasks import default_task_backend
 
 from django_manta import TaskContext, task
@@ -249,9 +249,7 @@ def refusing(get_value: Any) -> Any:
 
 def stamp(enqueue: Any) -> Any:
     def middleware(calls: list[Any]) -> Any:
-        return enqueue(
-            [call.replace(task=call.task.using(metadata={"stamped": len(calls)})) for call in calls]
-        )
+        return enqueue([call.replace(task=call.task.using(metadata={"stamped": len(calls)})) for call in calls])
 
     return middleware
 
@@ -316,3 +314,44 @@ def beat(seconds: float) -> None:
     while time.monotonic() < end:
         Ledgerline.objects.create(label="beat")
         time.sleep(0.05)
+
+
+def add_one(enqueue: Any) -> Any:
+    return lambda calls: enqueue([*calls, calls[0]])
+
+
+def return_nothing(enqueue: Any) -> Any:
+    return lambda calls: enqueue(calls) and None
+
+
+@task
+def leave_a_transaction_open() -> None:
+    transaction.atomic().__enter__()
+
+
+@task(atomic=True)
+def conflict() -> None:
+    """A conflict of the task's own statements: its own fault, as far as anybody knows."""
+    error = OperationalError("could not serialize")
+    error.__cause__ = Conflict()
+    raise error
+
+
+class Conflict(Exception):
+    sqlstate = "40001"
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise SystemExit("no words")
+
+
+@task
+def fail_unprintably() -> None:
+    raise Unprintable
+
+
+@task(takes_context=True)
+def tell_nonsense(context: TaskContext) -> str:
+    context.progress(float("nan"))
+    return "never"

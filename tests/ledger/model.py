@@ -187,9 +187,7 @@ class ModelLedger:
     # -- what a person decides -------------------------------------------------------------------
 
     def _those(self, ids: Iterable[UUID], states: Iterable[State]) -> list[ModelRun]:
-        return [
-            self.runs[run_id] for run_id in set(ids) if run_id in self.runs and self.runs[run_id].state in states
-        ]
+        return [self.runs[run_id] for run_id in set(ids) if run_id in self.runs and self.runs[run_id].state in states]
 
     def cancel(self, ids: Iterable[UUID]) -> dict[UUID, State]:
         chosen = self._those(ids, PENDING | {State.RUNNING})

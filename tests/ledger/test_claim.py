@@ -96,6 +96,15 @@ def test_a_deadline_orders_and_never_kills(ledger: Ledger) -> None:
     assert ids(ledger.claim("worker", ["default"], 1)) == [late]
 
 
+def test_within_a_horizon_only_near_deadlines_are_claimed(ledger: Ledger) -> None:
+    [far] = enqueue(ledger, deadline=2 * HOUR, priority=100)
+    [near] = enqueue(ledger, deadline=HOUR / 2)
+    [past] = enqueue(ledger, deadline=-HOUR, priority=-100)
+    assert ids(ledger.claim("worker", ["default"], 10, horizon=3600.0)) == [near, past]
+    assert ledger.claim("worker", ["default"], 10, horizon=0.0) == []
+    assert ids(ledger.claim("worker", ["default"], 10)) == [far]
+
+
 def test_the_queues_take_turns(ledger: Ledger) -> None:
     crowded = enqueue(ledger, 10, queue="crowded", priority=100)
     quiet = enqueue(ledger, 2, queue="quiet")

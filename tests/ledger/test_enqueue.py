@@ -53,9 +53,7 @@ def test_nothing_is_enqueued_by_an_empty_list(ledger: Ledger) -> None:
     assert ledger.enqueue([]) == []
 
 
-def test_more_than_one_statement_takes_is_still_one_enqueue(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_more_than_one_statement_takes_is_still_one_enqueue(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(book, "ENQUEUE_BATCH", 10)
     asked = [new_run() for _ in range(35)]
     assert [one.id for one in ledger.enqueue(asked)] == [one.id for one in asked]

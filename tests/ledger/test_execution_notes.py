@@ -78,9 +78,7 @@ OLD, NEW, WRONG = "old-key" * 10, "new-key" * 10, "wrong-key" * 10
 
 
 def remembered(ledger: Ledger) -> list[tuple[str, str]]:
-    return [
-        (name, key) for name, key in sql(ledger, "SELECT name, key_fingerprint FROM manta_cluster ORDER BY name")
-    ]
+    return [(name, key) for name, key in sql(ledger, "SELECT name, key_fingerprint FROM manta_cluster ORDER BY name")]
 
 
 def seal(key: str, *fallbacks: str, cluster: str = "here") -> Seal:

@@ -34,6 +34,13 @@ def test_a_beat_renews_the_lease(ledger: Ledger) -> None:
     assert first <= renewed < first + timedelta(minutes=1)
 
 
+def test_a_beat_tells_that_a_worker_is_stopping(ledger: Ledger) -> None:
+    ledger.register(worker_record())
+    for stopping in (False, True):
+        assert ledger.beat("worker", stopping)
+        assert sql(ledger, "SELECT stopping FROM manta_worker") == [(stopping,)]
+
+
 def test_a_stranger_has_no_lease(ledger: Ledger) -> None:
     assert ledger.beat("nobody") is None
     assert not ledger.mark_lost("nobody", ledger.register(worker_record()))
@@ -129,9 +136,7 @@ def test_a_lost_worker_settles_nothing_and_knows_it(ledger: Ledger, recovered: b
     batch = [settlement(good), settlement(bad, Outcome.FAILED, State.FAILED, output="\0")]
     # Not busy: it would try again for ever.
     assert ledger.settle(batch, "late") == Settled(not_mine=frozenset({good.token, bad.token}))
-    assert all(
-        attempt.outcome is Outcome.LOST for run in ledger.fetch([good.id, bad.id]) for attempt in run.history
-    )
+    assert all(attempt.outcome is Outcome.LOST for run in ledger.fetch([good.id, bad.id]) for attempt in run.history)
 
 
 def test_an_executor_of_a_lost_worker_may_still_settle_itself(ledger: Ledger) -> None:
@@ -164,9 +169,7 @@ def test_a_run_that_vanishes_too_often_is_lost(ledger: Ledger, max_losses: int) 
         assert claim.suspect == (charged > 0)
         assert claim.losses == max(charged - 1, 0)
         for_good = charged == max_losses + 1
-        assert ledger.recover(lambda orphan: max_losses).moved == {
-            claim.token: State.LOST if for_good else State.READY
-        }
+        assert ledger.recover(lambda orphan: max_losses).moved == {claim.token: State.LOST if for_good else State.READY}
     run = the(ledger, run_id)
     assert (run.state, run.losses, len(run.history)) == (State.LOST, max_losses + 1, max_losses + 2)
     assert f"Worker worker-{charged} was lost while it held the run." in run.reason

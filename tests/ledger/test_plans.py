@@ -55,6 +55,12 @@ ASKED: dict[str, dict[str, Any]] = {
 # -- PostgreSQL ----------------------------------------------------------------------------------
 
 
+def session_settings(ledger: Ledger) -> list[str]:
+    """What this connection says to the planner that others do not."""
+    asked = "SELECT name FROM pg_settings WHERE source = 'session' AND category LIKE 'Query Tuning%%'"
+    return [name for (name,) in sql(ledger, asked)]
+
+
 @pytest.fixture
 def backlog(db: None) -> Iterator[Ledger]:
     """A million ready runs in eight queues, of which the planner has no statistics yet."""
@@ -62,6 +68,9 @@ def backlog(db: None) -> Iterator[Ledger]:
     ledger = Ledger(session)
     try:
         sql(ledger, "SET statement_timeout = 0")
+        # As on Django's connection, where no plan is pinned and nothing is forbidden to the planner.
+        for name in session_settings(ledger):
+            sql(ledger, f"RESET {name}")
         sql(ledger, "TRUNCATE manta_run, manta_attempt")
         sql(ledger, "ALTER TABLE manta_run SET UNLOGGED")  # twice as fast to fill
         sql(ledger, "ALTER TABLE manta_run SET (autovacuum_enabled = off)")

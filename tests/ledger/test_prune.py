@@ -24,8 +24,7 @@ def ended(ledger: Ledger, number: int) -> list[UUID]:
     for run_id in ids[1::2]:
         sql(
             ledger,
-            "UPDATE manta_run SET finished_at = (SELECT min(other.enqueued_at) FROM manta_run AS other)"
-            " WHERE id = %s",
+            "UPDATE manta_run SET finished_at = (SELECT min(other.enqueued_at) FROM manta_run AS other) WHERE id = %s",
             [run_id.hex],
         )
     return ids
@@ -91,9 +90,7 @@ def test_the_oldest_go_first(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 3, 100])
-def test_a_row_that_cannot_be_deleted_is_reported_and_passed_over(
-    ledger: Ledger, keepsakes: None, limit: int
-) -> None:
+def test_a_row_that_cannot_be_deleted_is_reported_and_passed_over(ledger: Ledger, keepsakes: None, limit: int) -> None:
     ids = ended(ledger, 8)
     protected = {ids[0], ids[5]}
     for run_id in protected:

@@ -79,9 +79,7 @@ def four(open_ledger: OpenLedger, committed: None) -> Iterator[Company]:
         yield company
 
 
-def settle_until_done(
-    settlements: Iterable[Settlement], worker: str | None = "worker"
-) -> Callable[[Ledger], Settled]:
+def settle_until_done(settlements: Iterable[Settlement], worker: str | None = "worker") -> Callable[[Ledger], Settled]:
     """As a worker does: what is busy is tried again."""
 
     def settle(ledger: Ledger) -> Settled:

@@ -170,9 +170,7 @@ def test_the_same_settlement_twice_counts_once(ledger: Ledger) -> None:
 def test_the_same_settlement_twice_in_a_batch_counts_once(ledger: Ledger) -> None:
     first, second = claimed(ledger, 2)
     batch = [settlement(first), settlement(second), settlement(first), settlement(first)]
-    assert ledger.settle(batch, "worker") == Settled(
-        {first.token: State.SUCCESSFUL, second.token: State.SUCCESSFUL}
-    )
+    assert ledger.settle(batch, "worker") == Settled({first.token: State.SUCCESSFUL, second.token: State.SUCCESSFUL})
     assert [len(run.history) for run in ledger.fetch([first.id, second.id])] == [1, 1]
 
 
@@ -268,9 +266,7 @@ def test_a_row_that_somebody_holds_is_busy_and_settled_later(ledger: Ledger, oth
 
 
 @pytest.mark.postgres
-def test_an_execution_that_is_settling_itself_is_busy_then_no_longer_mine(
-    ledger: Ledger, other_ledger: Ledger
-) -> None:
+def test_an_execution_that_is_settling_itself_is_busy_then_no_longer_mine(ledger: Ledger, other_ledger: Ledger) -> None:
     [claim] = claimed(ledger)
     with other_ledger.session.transaction():
         assert other_ledger.settle([settlement(claim)]).moved == {claim.token: State.SUCCESSFUL}

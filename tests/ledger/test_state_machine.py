@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from django_manta.ledger import DjangoSession, Ledger, PostgresSession, RunRecord, Settlement, fsck, own_session
-from django_manta.states import ENDS, OWNED, Outcome, State
+from django_manta.states import BAD_ENDS, ENDS, OWNED, Outcome, State
 from tests.ledger.given import ASKED, HOUR, new_run, worker_record
 from tests.ledger.model import FUTURE, PAST, ModelLedger, ModelRun, Told
 
@@ -192,9 +192,7 @@ class LedgerMachine(RuleBasedStateMachine):
         by=st.sampled_from(["its worker", "an executor", "somebody else"]),
         crossed=st.booleans(),
     )
-    def settle_too_late(
-        self, places: list[int], asked: list[tuple[Outcome, State]], by: str, crossed: bool
-    ) -> None:
+    def settle_too_late(self, places: list[int], asked: list[tuple[Outcome, State]], by: str, crossed: bool) -> None:
         """Any execution there ever was, settled by anybody, with its own token or its neighbour's."""
         chosen = [self.executions[place % len(self.executions)] for place in places]
         batch = [
@@ -269,7 +267,21 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(verb=st.sampled_from(["cancel", "hold", "release", "retry"]), places=some)
     def decide(self, verb: str, places: list[int]) -> None:
-        ids = [self.known[place % len(self.known)] for place in places]
+        self.decided(verb, [self.known[place % len(self.known)] for place in places])
+
+    @when(lambda self: self.standing(State.HELD))
+    @rule(places=some)
+    def release(self, places: list[int]) -> None:
+        held = self.standing(State.HELD)
+        self.decided("release", [held[place % len(held)].id for place in places])
+
+    @when(lambda self: self.standing(*BAD_ENDS))
+    @rule(places=some)
+    def retry(self, places: list[int]) -> None:
+        ended = self.standing(*BAD_ENDS)
+        self.decided("retry", [ended[place % len(ended)].id for place in places])
+
+    def decided(self, verb: str, ids: list[UUID]) -> None:
         assert getattr(self.ledger, verb)(ids) == getattr(self.model, verb)(ids)
         self.compare()
 

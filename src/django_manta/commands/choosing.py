@@ -131,12 +131,8 @@ FILTERS = ("state", "queue", "task", "since")
 
 def add_filters(parser: argparse.ArgumentParser) -> None:
     several: Any = {"action": "append", "default": []}
-    parser.add_argument(
-        "--state", metavar="STATE", **several, help="Only in this state; repeatable, or with commas."
-    )
-    parser.add_argument(
-        "--queue", metavar="QUEUE", **several, help="Only of this queue; repeatable, or with commas."
-    )
+    parser.add_argument("--state", metavar="STATE", **several, help="Only in this state; repeatable, or with commas.")
+    parser.add_argument("--queue", metavar="QUEUE", **several, help="Only of this queue; repeatable, or with commas.")
     parser.add_argument(
         "--task",
         metavar="PATH",

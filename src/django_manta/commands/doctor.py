@@ -68,9 +68,7 @@ def handle(command: BaseCommand, options: dict[str, Any]) -> int:
         printer.data({"ok": not wrong, "checks": lines})
         return int(wrong)
     for line in lines:
-        printer.line(
-            f"{line.status:<7}  {line.check:<10}  {line.message}{' → ' if line.remedy else ''}{line.remedy}"
-        )
+        printer.line(f"{line.status:<7}  {line.check:<10}  {line.message}{' → ' if line.remedy else ''}{line.remedy}")
     return int(wrong)
 
 
@@ -129,9 +127,7 @@ def _database(backend: MantaBackend) -> Iterator[Line]:
 def _migrations(backend: MantaBackend) -> Iterator[Line]:
     executor = MigrationExecutor(connections[backend.database])
     targets = executor.loader.graph.leaf_nodes("manta")
-    missing = [
-        migration.name for migration, _ in executor.migration_plan(targets) if migration.app_label == "manta"
-    ]
+    missing = [migration.name for migration, _ in executor.migration_plan(targets) if migration.app_label == "manta"]
     if missing:
         option = "" if backend.database == "default" else f" --database {backend.database}"
         yield Line("migrations", WRONG, f"not applied: {', '.join(missing)}", f"manage.py migrate manta{option}")

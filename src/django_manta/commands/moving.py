@@ -77,9 +77,7 @@ class Tally:
 def add_arguments(parser: argparse.ArgumentParser, move: Move) -> None:
     parser.add_argument("ids", nargs="*", metavar="ID", help="The runs, by id. Or say which by filters.")
     choosing.add_filters(parser)
-    parser.add_argument(
-        "--all", action="store_true", help=f"Every run that {move.verb} can move, without a filter."
-    )
+    parser.add_argument("--all", action="store_true", help=f"Every run that {move.verb} can move, without a filter.")
     parser.add_argument("--dry-run", action="store_true", help="Say what would be moved, and move nothing.")
     if move.takes_reason:
         parser.add_argument("--reason", default="", metavar="TEXT", help="Why: kept with the runs, for people.")

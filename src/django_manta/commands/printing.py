@@ -60,9 +60,7 @@ class Printer:
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         cells = [[_cell(value) for value in row] for row in rows]
-        right = [
-            bool(cells) and all(_NUMBER.fullmatch(row[place]) for row in cells) for place in range(len(columns))
-        ]
+        right = [bool(cells) and all(_NUMBER.fullmatch(row[place]) for row in cells) for place in range(len(columns))]
         draw = self._rich_table if self.is_terminal and _has_rich() else self._plain_table
         draw(columns, cells, right)
 

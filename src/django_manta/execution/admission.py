@@ -44,9 +44,7 @@ def admit(claim: Claimed) -> Admitted:
         )
     if backend.queues and claim.queue not in backend.queues:
         raise TaskNotFound(f"Queue {claim.queue!r} is not among the QUEUES of TASKS[{claim.backend!r}].")
-    task, effective = resolve(
-        backend.config, claim.task, claim.queue, claim.priority, claim.backend, claim.overrides
-    )
+    task, effective = resolve(backend.config, claim.task, claim.queue, claim.priority, claim.backend, claim.overrides)
     return Admitted(claim, backend, effective, _running_result(claim, run_id, task))
 
 

@@ -11,14 +11,14 @@ from uuid import UUID
 
 from django.tasks.signals import task_finished
 
-from django_manta.ledger import Claimed, Settlement
+from django_manta.ledger import Claimed, Ledger, Settlement
 from django_manta.result import from_record
 from django_manta.signals import attempt_finished, run_settled
 from django_manta.states import ENDS, State
 
 
-def settled(backend: Any, claim: Claimed, settlement: Settlement, state: State) -> None:
-    """An attempt was settled and left its run in ``state``."""
+def settled(backend: Any, claim: Claimed, settlement: Settlement, state: State, ledger: Ledger | None = None) -> None:
+    """An attempt was settled and left its run in ``state``. ``ledger`` is whose connection to read it by."""
     attempt_finished.send_robust(
         sender=type(backend),
         run_id=str(claim.id),
@@ -28,20 +28,20 @@ def settled(backend: Any, claim: Claimed, settlement: Settlement, state: State) 
     )
     if state not in ENDS:
         return
-    if settlement.next_state not in ENDS or settlement.refused:
-        # It was to be tried again but somebody had cancelled it, or its task was never found.
-        _finished(backend, [claim.id])
+    if not settlement.told:
+        # No executor decided this end: somebody had cancelled it, its process died, its task was never found.
+        _finished(backend, [claim.id], ledger)
     run_settled.send_robust(sender=type(backend), run_id=str(claim.id), state=state)
 
 
-def ended(backend: Any, run_ids: Iterable[UUID]) -> None:
+def ended(backend: Any, run_ids: Iterable[UUID], ledger: Ledger | None = None) -> None:
     """Runs ended and no executor knows of it."""
-    for record in _finished(backend, run_ids):
+    for record in _finished(backend, run_ids, ledger):
         run_settled.send_robust(sender=type(backend), run_id=str(record.id), state=record.state)
 
 
-def _finished(backend: Any, run_ids: Iterable[UUID]) -> list[Any]:
-    records: list[Any] = backend.ledger.fetch(run_ids)
+def _finished(backend: Any, run_ids: Iterable[UUID], ledger: Ledger | None) -> list[Any]:
+    records: list[Any] = (ledger or backend.ledger).fetch(run_ids)
     for record in records:
         task_finished.send_robust(sender=type(backend), task_result=from_record(record))
     return records

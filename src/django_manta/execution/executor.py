@@ -10,7 +10,7 @@ import logging
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from inspect import iscoroutinefunction
 from pathlib import Path
@@ -18,7 +18,9 @@ from typing import Any
 
 from asgiref.sync import async_to_sync
 from django.db import DatabaseError, connections, transaction
+from django.db.transaction import TransactionManagementError
 from django.tasks.base import TaskError
+from django.tasks.exceptions import InvalidTask
 from django.tasks.signals import task_finished, task_started
 from django.utils import timezone
 
@@ -31,7 +33,7 @@ from django_manta.execution.admission import Admitted, admit, refuse
 from django_manta.execution.desk import LedgerDesk
 from django_manta.execution.limits import Limit, time_limit
 from django_manta.ledger import Claimed, DjangoSession, Ledger, Settlement
-from django_manta.states import Outcome, State, status_of
+from django_manta.states import ENDS, Outcome, State, status_of
 
 logger = logging.getLogger("django_manta")
 
@@ -39,6 +41,9 @@ _HERE = str(Path(__file__).resolve().parent.parent)
 
 #: An atomic run's own settlement tries this often when somebody holds its row, and pauses so long.
 _FENCE_TRIES, _FENCE_PAUSE_SECONDS = 100, 0.05
+
+#: After such a conflict the run is tried again, a moment later.
+_CONFLICT_PAUSE_SECONDS = 0.5
 
 #: What PostgreSQL says when two transactions got in each other's way and one had to go.
 _CONFLICTS = frozenset({"40001", "40P01"})
@@ -67,39 +72,78 @@ def execute(
     with Ctrl-C; the caller then settles the run as interrupted.
     """
     started = time.monotonic()
-    callers = _close_old_connections(set())
+    callers = {each.alias for each in connections.all(initialized_only=True) if each.in_atomic_block}
+    _close_old_connections(callers)
     try:
-        try:
-            admitted = admit(claim)
-        except (TaskNotFound, BadTaskSignature) as refusal:
-            return Execution(refuse(claim, refusal, executor))
-        with running(
-            CurrentRun(admitted.result.id, claim.task, admitted.result.attempts, claim.deadline, claim.token)
-        ):
-            return _Run(admitted, executor, started, interruptible, output).execute()
+        execution = _execute(claim, executor, started, interruptible, output)
+    except BaseException as error:
+        if interruptible and isinstance(error, KeyboardInterrupt):
+            raise
+        # Around the task, not in it: a row or a policy that nobody foresaw must not take its neighbours along.
+        logger.exception("Run %s could not be executed.", claim.id)
+        execution = Execution(_failed(claim, executor, started, error))
     finally:
-        _close_old_connections(callers)
+        left_open = _close_old_connections(callers)
+    if left_open and execution.settlement is not None and not execution.settled:
+        # Whatever it wrote is gone with the transaction that it began and did not end.
+        words = f"The task left a transaction open on {', '.join(sorted(left_open))}; what it wrote is lost."
+        logger.error("Run %s: %s", claim.id, words)
+        execution = Execution(_failed(claim, executor, started, TransactionManagementError(words)))
+    return execution
+
+
+def _execute(
+    claim: Claimed, executor: str, started: float, interruptible: bool, output: Callable[[], str]
+) -> Execution:
+    try:
+        admitted = admit(claim)
+    except (TaskNotFound, BadTaskSignature) as refusal:
+        return Execution(refuse(claim, refusal, executor))
+    with running(CurrentRun(admitted.result.id, claim.task, admitted.result.attempts, claim.deadline, claim.token)):
+        return _Run(admitted, executor, started, interruptible, output).execute()
+
+
+def _failed(claim: Claimed, executor: str, started: float, error: BaseException) -> Settlement:
+    """A failure that no policy was asked about: the end."""
+    message = text.storable(_message(error), text.MESSAGE_LIMIT)
+    return Settlement(
+        run_id=claim.id,
+        token=claim.token,
+        outcome=Outcome.FAILED,
+        next_state=State.FAILED,
+        duration=time.monotonic() - started,
+        reason=message,
+        executor=executor,
+        error_class=_path(type(error)),
+        error_message=message,
+        traceback=text.storable(_format(error), text.TRACEBACK_LIMIT),
+    )
 
 
 def _close_old_connections(callers: set[str]) -> set[str]:
     """
     Django's ``close_old_connections()``, but for those on which the caller holds a transaction, as in a
     TestCase: Django takes the lack of autocommit for a fault and would drop them, and the transaction.
-    At the beginning nobody else can hold one; those that do are returned, to be spared at the end.
+    Those on which a task left one open are dropped; their aliases are returned.
     """
-    spared = set()
+    left_open = set()
     connection: Any
-    for connection in connections.all(initialized_only=True):
-        if connection.in_atomic_block and (not callers or connection.alias in callers):
-            spared.add(connection.alias)
-        elif connection.alias not in callers:
-            if not connection.settings_dict["CONN_MAX_AGE"]:
-                # "Close after each request" is made for web servers with more processes than the database
-                # has connections. An executor keeps its one, and has it checked before it is used again.
-                connection.close_at = None
-                connection.health_check_enabled = True
-            connection.close_if_unusable_or_obsolete()
-    return spared
+    for connection in list(connections.all(initialized_only=True)):
+        if connection.alias in callers:
+            continue
+        if connection.in_atomic_block:
+            left_open.add(connection.alias)
+            connection.close()
+            # The wrapper still believes in its transaction; the next use makes a new one.
+            del connections[connection.alias]
+            continue
+        if not connection.settings_dict["CONN_MAX_AGE"]:
+            # "Close after each request" is made for web servers with more processes than the database
+            # has connections. An executor keeps its one, and has it checked before it is used again.
+            connection.close_at = None
+            connection.health_check_enabled = True
+        connection.close_if_unusable_or_obsolete()
+    return left_open
 
 
 # -- the call ----------------------------------------------------------------------------------------
@@ -131,6 +175,8 @@ class _Run:
         self.started = started
         self.interruptible = interruptible
         self.output = output
+        #: The atomic task has returned: what fails now is our settlement, or the commit.
+        self.committing = False
 
     def execute(self) -> Execution:
         task_started.send_robust(sender=type(self.backend), task_result=self.result)
@@ -155,6 +201,8 @@ class _Run:
 
     def _execute_atomically(self) -> Execution:
         """The task's writes and its success, in one transaction. The settlement is the fence, and last."""
+        if iscoroutinefunction(self.result.task.func):
+            raise InvalidTask(f"{self.claim.task} is a coroutine: it holds no transaction and cannot be atomic.")
         database = self.backend.database
         committed = False
 
@@ -167,24 +215,24 @@ class _Run:
                 # First in line, so that a hook of the task's that raises finds the commit noted.
                 transaction.on_commit(note, using=database)
                 settlement = self._success(self._call())
+                self.committing = True
                 self._fence(settlement, database)
         except Exception:
             if not committed:
                 raise
             logger.exception("An on_commit hook of run %s failed; the run is settled.", self.claim.id)
-        self._finish(settlement)
-        return Execution(settlement, settled=True)
+        return Execution(self._finish(settlement).settlement, settled=True)
 
     def _fence(self, settlement: Settlement, database: str) -> None:
         ledger = Ledger(DjangoSession(database))
         for _ in range(_FENCE_TRIES):
-            settled = ledger.settle([settlement])
+            # In the worker's name: when its lease is lost this execution is no longer wanted either, even
+            # before somebody has recovered the run.
+            settled = ledger.settle([settlement], self.claim.worker)
             if settled.moved:
                 return
             if settled.not_mine:
-                raise LostLease(
-                    f"Run {self.claim.id} no longer belongs to this execution; its writes are rolled back."
-                )
+                raise LostLease(f"Run {self.claim.id} no longer belongs to this execution; its writes are rolled back.")
             time.sleep(_FENCE_PAUSE_SECONDS)
         raise DatabaseError(f"The row of run {self.claim.id} stayed locked by somebody else.")
 
@@ -232,8 +280,9 @@ class _Run:
             outcome, reason = self.limit.interrupted
             ended = outcome is Outcome.CANCELLED
             return outcome, policy.Verdict(State.CANCELLED if ended else State.READY, reason=reason)
-        if self.options.atomic and _is_conflict(error):
-            return Outcome.INTERRUPTED, policy.again_after(0)
+        if self.committing and _is_conflict(error):
+            # Our own statements, or COMMIT: nobody's fault, so not charged.
+            return Outcome.INTERRUPTED, policy.again_after(_CONFLICT_PAUSE_SECONDS)
         outcome = Outcome.TIMED_OUT if self.limit.reached else Outcome.FAILED
         return outcome, policy.after_failure(error, self.claim.failures + 1, self.options, self.result)
 
@@ -243,9 +292,10 @@ class _Run:
         object.__setattr__(self.result, "state", settlement.next_state)
         object.__setattr__(self.result, "status", status)
         object.__setattr__(self.result, "reason", settlement.reason)
-        if settlement.next_state in (State.SUCCESSFUL, State.FAILED):
+        if settlement.next_state in ENDS:
             object.__setattr__(self.result, "finished_at", timezone.now())
             task_finished.send_robust(sender=type(self.backend), task_result=self.result)
+            settlement = replace(settlement, told=True)
         return Execution(settlement)
 
 
@@ -274,9 +324,7 @@ def _call_alone(limit: Limit, function: Callable[..., Any], args: list[Any], kwa
 call_coroutine: Callable[[Limit, Callable[..., Any], list[Any], dict[str, Any]], Any] = _call_alone
 
 
-async def _call_coroutine(
-    limit: Limit, function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]
-) -> Any:
+async def _call_coroutine(limit: Limit, function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
     try:
         async with asyncio.timeout(limit.seconds) as timer:
             return await function(*args, **kwargs)
@@ -298,7 +346,7 @@ def _message(error: BaseException) -> str:
     """What the exception says. Its own ``__str__`` is user code, too."""
     try:
         return str(error)
-    except Exception as failure:
+    except BaseException as failure:
         return f"(its message could not be read: {type(failure).__name__})"
 
 
@@ -309,7 +357,7 @@ def _format(error: BaseException) -> str:
         shown = shown.tb_next
     try:
         return "".join(traceback.format_exception(type(error), error, shown or error.__traceback__))
-    except Exception as failure:
+    except BaseException as failure:
         return f"{_path(type(error))}: (its traceback could not be formatted: {type(failure).__name__})\n"
 
 

@@ -67,7 +67,8 @@ def _matches(error: BaseException, path: str) -> bool:
     # The path may be where the class is exported, not where it is defined.
     try:
         named = import_string(path)
-    except ImportError:
+    except Exception:
+        # A module that cannot be imported names no exception that was raised.
         return False
     return isinstance(named, type) and isinstance(error, named)
 

@@ -15,6 +15,7 @@ from uuid import UUID
 
 from django.db import DataError, IntegrityError
 
+from django_manta import text
 from django_manta.exceptions import WrongKey
 from django_manta.ledger import rows
 from django_manta.ledger.records import (
@@ -73,9 +74,7 @@ class Ledger:
 
     # -- the path of a run -----------------------------------------------------------------------
 
-    def claim(
-        self, worker: str, queues: Sequence[str], limit: int, *, horizon: float | None = None
-    ) -> list[Claimed]:
+    def claim(self, worker: str, queues: Sequence[str], limit: int, *, horizon: float | None = None) -> list[Claimed]:
         """
         Take up to ``limit`` ready runs of ``queues`` for ``worker``, in one statement.
 
@@ -117,11 +116,11 @@ class Ledger:
 
     def _settle_or_halve(self, batch: list[Settlement], worker: str | None, recovering: bool) -> dict[int, State]:
         try:
-            with self.session.transaction():
+            with self.session.step():
                 return self._settle(batch, worker, recovering)
         except (DataError, ValueError) as error:
             if len(batch) == 1:
-                with self.session.transaction():
+                with self.session.step():
                     return self._settle([rows.unstorable(batch[0], error)], worker, recovering)
             half = len(batch) // 2
             moved = self._settle_or_halve(batch[:half], worker, recovering)
@@ -133,9 +132,7 @@ class Ledger:
             self.session.run("settle_attempts", params)
         return {token: State(state) for token, state in self.session.rows("settle", params)}
 
-    def _standing(
-        self, settlements: list[Settlement], worker: str | None, recovering: bool
-    ) -> set[tuple[UUID, int]]:
+    def _standing(self, settlements: list[Settlement], worker: str | None, recovering: bool) -> set[tuple[UUID, int]]:
         """The executions that still are theirs to settle, now that the batch has been tried."""
         ids = self._listed(settlement.run_id for settlement in settlements)
         standing = self.session.rows("standing", {"ids": ids, "worker": worker, "recovering": recovering})
@@ -209,11 +206,11 @@ class Ledger:
 
     def cancel(self, ids: Iterable[UUID], reason: str = "") -> dict[UUID, State]:
         """Cancel runs: pending ones at once, running ones by way of CANCELLING. The states reached."""
-        return self._act("cancel", ids, reason=reason or "It was cancelled.")
+        return self._act("cancel", ids, reason=text.storable(reason, text.MESSAGE_LIMIT) or "It was cancelled.")
 
     def hold(self, ids: Iterable[UUID], reason: str = "") -> dict[UUID, State]:
         """Keep pending runs back until they are released."""
-        return self._act("hold", ids, reason=reason or "It is held.")
+        return self._act("hold", ids, reason=text.storable(reason, text.MESSAGE_LIMIT) or "It is held.")
 
     def release(self, ids: Iterable[UUID]) -> dict[UUID, State]:
         """Let held runs go."""
@@ -261,9 +258,7 @@ class Ledger:
         held = self.session.rows("orphans", {"worker": worker, "limit": limit})
         return [Orphan(self.dialect.read_id(row[0]), *row[1:]) for row in held]
 
-    def recover(
-        self, max_losses: Callable[[Orphan], int], worker: str | None = None, limit: int = 1_000
-    ) -> Settled:
+    def recover(self, max_losses: Callable[[Orphan], int], worker: str | None = None, limit: int = 1_000) -> Settled:
         """
         Settle as LOST what lost workers held: ready again, or LOST for good past ``max_losses``.
 
@@ -300,9 +295,7 @@ class Ledger:
                 "could verify nothing. Give it the cluster's SECRET_KEY, or put the former key into "
                 "SECRET_KEY_FALLBACKS to rotate it."
             )
-        self.session.rows(
-            "rotate_key", {"cluster": seal.cluster, "fingerprint": seal.fingerprint, "former": stored}
-        )
+        self.session.rows("rotate_key", {"cluster": seal.cluster, "fingerprint": seal.fingerprint, "former": stored})
 
     # -- what an execution tells while it runs ---------------------------------------------------
 
@@ -321,9 +314,7 @@ class Ledger:
     def fetch(self, ids: Iterable[UUID], *, history: bool = True) -> list[RunRecord]:
         """The runs that exist among ``ids``, in that order: one statement, and one for their history."""
         ids = list(ids)
-        records = [
-            rows.run_record(self.dialect, row) for row in self.session.rows("fetch", {"ids": self._listed(ids)})
-        ]
+        records = [rows.run_record(self.dialect, row) for row in self.session.rows("fetch", {"ids": self._listed(ids)})]
         histories = self.history([record.id for record in records]) if history else {}
         found = {record.id: replace(record, history=histories.get(record.id, ())) for record in records}
         return [found[run_id] for run_id in ids if run_id in found]

@@ -22,13 +22,15 @@ class Sight:
     next_due: float | None
     #: Tokens of executions of ours that somebody asked to cancel.
     cancelling: tuple[int, ...]
+    #: Whether something did not start in time.
+    expired: bool
 
 
 def look(ledger: Ledger, worker: str, queues: list[str]) -> Sight:
-    """Whether something is ready, when something is due, what is to be cancelled."""
+    """Whether something is ready, when something is due, what is to be cancelled, what expired."""
     params = {"worker": worker, "queues": ledger.dialect.listing(queues)}
-    [[ready, next_due, cancelling]] = ledger.session.rows("look", params)
-    return Sight(bool(ready), next_due, tuple(loads(cancelling) if cancelling else ()))
+    [[ready, next_due, cancelling, expired]] = ledger.session.rows("look", params)
+    return Sight(bool(ready), next_due, tuple(loads(cancelling) if cancelling else ()), bool(expired))
 
 
 def owned(ledger: Ledger, worker: str) -> list[tuple[UUID, int]]:
@@ -52,11 +54,6 @@ def lead(ledger: Ledger, cluster: str, worker: str) -> int | None:
 def forget_lost_workers(ledger: Ledger) -> int:
     """Remove the rows of workers that were lost long ago and hold nothing."""
     return len(ledger.session.rows("forget_workers", {}))
-
-
-def has_expired(ledger: Ledger) -> bool:
-    [[found]] = ledger.session.rows("has_expired", {})
-    return bool(found)
 
 
 def channel_of(cluster: str) -> str:

@@ -123,6 +123,8 @@ class Settlement:
     refused: bool = False
     #: Its executor died in company: not charged, and it travels alone next time.
     suspect: bool = False
+    #: The executor has told Django's receivers of the end; otherwise whoever settles does.
+    told: bool = False
 
     def __post_init__(self) -> None:
         if self.next_state not in AFTER_OUTCOME.get(self.outcome, frozenset()):

@@ -142,7 +142,7 @@ def run_record(dialect: Dialect, row: Row) -> RunRecord:
         backend=row[2],
         queue=row[3],
         priority=row[4],
-        state=State(row[5]),
+        state=_state(row[5]),
         arguments=row[6],
         overrides=row[7],
         metadata=row[8],
@@ -165,6 +165,14 @@ def run_record(dialect: Dialect, row: Row) -> RunRecord:
         crashes=row[25],
         losses=row[26],
     )
+
+
+def _state(stored: str) -> State:
+    """A state written by hand that does not exist moves nothing; ``fsck`` names it, and it is shown as held."""
+    try:
+        return State(stored)
+    except ValueError:
+        return State.HELD
 
 
 def attempt_record(dialect: Dialect, row: Row) -> AttemptRecord:
@@ -204,7 +212,7 @@ def settlement_row(settlement: Settlement) -> dict[str, Any]:
     delay = settlement.delay
     if delay is not None and abs(delay) > FARTHEST.total_seconds():
         raise ValueError(f"a delay of {delay} seconds ends after the year 9999")
-    return {
+    row = {
         "run_id": settlement.run_id.hex,
         "token": settlement.token,
         "outcome": settlement.outcome.value,
@@ -224,6 +232,7 @@ def settlement_row(settlement: Settlement) -> dict[str, Any]:
         "refused": settlement.refused,
         "suspect": settlement.suspect,
     }
+    return {name: value for name, value in row.items() if value is not None and value != ""}
 
 
 def _refuse_unstorable(row: dict[str, Any]) -> None:

@@ -102,9 +102,7 @@ class _WithOurContext:
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         if self._task.takes_context:
-            context = TaskContext(
-                task_result=args[0].task_result, is_last_attempt=True, _desk=_Desk(), _call=_refuse
-            )
+            context = TaskContext(task_result=args[0].task_result, is_last_attempt=True, _desk=_Desk(), _call=_refuse)
             args = (context, *args[1:])
         return self._task.call(*args, **kwargs)
 

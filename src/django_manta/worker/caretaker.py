@@ -24,8 +24,7 @@ from django_manta.worker.events import tell
 
 logger = logging.getLogger("django_manta")
 
-#: How often each duty is done.
-EXPIRE_SECONDS = 1.0
+#: How often retention is looked after. The other duties are done when somebody sees that they are due.
 PRUNE_SECONDS = 60.0
 
 #: Rows per statement.
@@ -46,12 +45,17 @@ class Caretaker(threading.Thread):
         self._bell = threading.Condition()
         self._stop = threading.Event()
         self._recover = threading.Event()
+        self._expire = threading.Event()
         self._prune_at = time.monotonic() + 5.0
-        self._expire_at = 0.0
 
     def recover_soon(self) -> None:
         """Somebody was lost: see what they held."""
         self._recover.set()
+        self._wake()
+
+    def expire_soon(self) -> None:
+        """Something did not start in time."""
+        self._expire.set()
         self._wake()
 
     def stop(self) -> None:
@@ -75,19 +79,18 @@ class Caretaker(threading.Thread):
                 # A duty that fails must not end the others.
                 logger.exception("A duty of the caretaker failed.")
             with self._bell:
-                if not self._stop.is_set() and not self._recover.is_set():
-                    self._bell.wait(EXPIRE_SECONDS)
+                if not (self._stop.is_set() or self._recover.is_set() or self._expire.is_set()):
+                    self._bell.wait(max(0.0, self._prune_at - time.monotonic()))
         self._session.close()
 
     def _do_duties(self, ledger: Ledger) -> None:
         if self._recover.is_set():
             self._recover.clear()
             recover(self.backend, ledger)
+        if self._expire.is_set():
+            self._expire.clear()
+            announce.ended(self.backend, ledger.expire(BATCH), ledger)
         now = time.monotonic()
-        if now >= self._expire_at:
-            self._expire_at = now + EXPIRE_SECONDS
-            if house.has_expired(ledger):
-                announce.ended(self.backend, ledger.expire(BATCH))
         if now >= self._prune_at:
             self._prune_at = now + PRUNE_SECONDS
             if house.lead(ledger, self.backend.config.cluster, self.worker) is not None:
@@ -132,7 +135,7 @@ def recover(backend: Any, ledger: Ledger) -> int:
             )
             if state in ENDS:
                 ended.append(orphan.id)
-        announce.ended(backend, ended)
+        announce.ended(backend, ended, ledger)
         if not settled.moved:
             # All of them are held by somebody, or were settled meanwhile: look again later.
             return count

@@ -126,9 +126,7 @@ class Dispatcher:
                 best = child
         return best
 
-    def _may_hold(
-        self, child: Child, flight: Flight, holds: int, load: float, given: dict[int, list[Flight]]
-    ) -> bool:
+    def _may_hold(self, child: Child, flight: Flight, holds: int, load: float, given: dict[int, list[Flight]]) -> bool:
         if holds == 0:
             return True
         alone = flight.claim.suspect or any(other.claim.suspect for other in given.get(child.pid, ()))

@@ -78,7 +78,9 @@ class PostgresDoorbell:
         return self._session.fileno() if self._listening else None
 
     def rang(self) -> list[str]:
-        if not self._listening:
+        if not self._listening or self._session.fileno() is None:
+            # Also when it was found closed: the session would open another, which listens to nothing.
+            self._listening = False
             return self._reconnect()
         try:
             return self._session.heard()

@@ -2,17 +2,13 @@
 Every event of a run, logged: claimed, started, settled, retried, lost, returned, quarantined.
 
 One line each, with run id, task, queue, attempt, worker and duration, as text or as JSON; through
-structlog when it is installed, so that a project's own processors see them.
+structlog where the project has configured it, so that the project's own processors see them.
 """
 
 import json
 import logging
+import sys
 from typing import Any
-
-try:
-    import structlog
-except ImportError:
-    structlog = None  # type: ignore[assignment]
 
 LOGGER = "django_manta.events"
 
@@ -23,7 +19,11 @@ def tell(event: str, *, level: int = logging.INFO, **facts: Any) -> None:
     """Log an event. Cheap when nobody listens: the caller's facts are not formatted."""
     if not _log.isEnabledFor(level):
         return
-    _log.log(level, event, extra={"manta_event": event, "manta_facts": facts})
+    structlog: Any = sys.modules.get("structlog")
+    if structlog is not None and structlog.is_configured():
+        structlog.get_logger(LOGGER).log(level, event, **facts)
+    else:
+        _log.log(level, event, extra={"manta_event": event, "manta_facts": facts})
 
 
 class TextFormatter(logging.Formatter):

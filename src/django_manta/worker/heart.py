@@ -23,11 +23,15 @@ logger = logging.getLogger("django_manta")
 #: Heartbeats per lease.
 BEATS = 4
 
+#: While the database is away it is tried this often, or at every beat if that is more often.
+RETRY_SECONDS = 0.5
+
 
 @dataclass(slots=True)
 class _Seen:
     seen_at: datetime
-    since: float
+    #: For how long we have watched it and it did not change.
+    watched: float = 0.0
 
 
 class Heart(threading.Thread):
@@ -53,12 +57,13 @@ class Heart(threading.Thread):
         self._on_lost = on_lost
         self._on_others_lost = on_others_lost
         self._others: dict[str, _Seen] = {}
+        self._looked_at = time.monotonic()
         self._stop = threading.Event()
 
     def run(self) -> None:
         session = own_session(self.database)
         away = False
-        while not self._stop.wait(self.interval):
+        while not self._stop.wait(min(self.interval, RETRY_SECONDS) if away else self.interval):
             try:
                 if not self._beat(Ledger(session)):
                     self._on_lost()
@@ -70,6 +75,9 @@ class Heart(threading.Thread):
                 if not away:
                     logger.warning("The heartbeat cannot reach the database: %s", str(error).strip())
                 away = True
+            except Exception:
+                # A heart that stops beating would cost the lease, and nobody here would hear of it.
+                logger.exception("A heartbeat failed.")
             else:
                 if away:
                     logger.info("The heartbeat reaches the database again.")
@@ -89,6 +97,10 @@ class Heart(threading.Thread):
 
     def _overdue(self, ledger: Ledger) -> list[str]:
         now = time.monotonic()
+        # When we were stopped, or waited for the database, so may the others have been: no single gap
+        # between two looks proves that somebody is gone.
+        watched = min(now - self._looked_at, self.lease_seconds / 2)
+        self._looked_at = now
         present = house.leases(ledger)
         for other in set(self._others) - set(present):
             del self._others[other]
@@ -98,8 +110,10 @@ class Heart(threading.Thread):
                 continue
             known = self._others.get(other)
             if known is None or known.seen_at != seen_at:
-                self._others[other] = _Seen(seen_at, now)
-            elif now - known.since >= self.lease_seconds:
+                self._others[other] = _Seen(seen_at)
+                continue
+            known.watched += watched
+            if known.watched >= self.lease_seconds:
                 overdue.append(other)
         return overdue
 

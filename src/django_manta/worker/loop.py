@@ -20,6 +20,7 @@ from inspect import iscoroutinefunction
 from typing import Any
 
 from django.db import Error as DatabaseError
+from django.db import close_old_connections
 from django.tasks import task_backends
 
 import django_manta
@@ -28,6 +29,7 @@ from django_manta.execution import announce, policy
 from django_manta.execution.admission import admit, resolve
 from django_manta.execution.runners.processes import Died, Flight, Pool, Recycle
 from django_manta.ledger import Claimed, Ledger, Settlement, WorkerRecord, house, own_session
+from django_manta.ledger.session import STATEMENT_TIMEOUT_SECONDS
 from django_manta.ringing import DEBOUNCE_SECONDS
 from django_manta.states import CRASHES_TO_QUARANTINE, ENDS, Outcome, State
 from django_manta.worker import doorbell
@@ -102,6 +104,7 @@ class Worker:
         self._away_since: float | None = None
         self._retry_at = 0.0
         self._must_reconcile = False
+        self._reconcile_at = float("inf")
         self._hungry = True
         self._look_at = 0.0
         self._due_at: float | None = None
@@ -238,8 +241,10 @@ class Worker:
     _next_timers: tuple[float | None, ...] = ()
 
     def _talk_to_database(self, now: float) -> None:
-        if self._must_reconcile:
+        if self._must_reconcile or now >= self._reconcile_at:
             self._reconcile()
+            if now >= self._reconcile_at:
+                self._reconcile_at = float("inf")
         settle_at = self.settler.next_time()
         if settle_at is not None and (settle_at <= now or self._may_idle()):
             self._settle(now)
@@ -295,12 +300,13 @@ class Worker:
             self._look_at = min(self._look_at, now)
         if now < self._ask_bell_at:
             return
-        patience = self.bell.patience()
-        self._ask_bell_at = float("inf") if patience is None else now + patience
         try:
             rung = self.bell.rang()
         except DatabaseError:
             rung = []
+        # After it was asked: a bell that just lost its connection wants to be asked again soon.
+        patience = self.bell.patience()
+        self._ask_bell_at = float("inf") if patience is None else now + patience
         self._watch_bell()
         if not rung:
             return
@@ -325,6 +331,8 @@ class Worker:
                 self._due_at = now + seen.next_due
         if seen.ready:
             self._hungry = True
+        if seen.expired:
+            self.caretaker.expire_soon()
         for token in seen.cancelling:
             self._cancel(token)
 
@@ -392,10 +400,11 @@ class Worker:
             for run_id, token in house.owned(self._ledger, self.id)
             if token not in self._in_flight and token not in self.settler
         ]
+        busy = False
         if unknown:
             logger.warning("Giving back %s runs of a claim whose answer was lost.", len(unknown))
-            self._ledger.settle(unknown, self.id)
-        self._must_reconcile = False
+            busy = bool(self._ledger.settle(unknown, self.id).busy)
+        self._must_reconcile = busy
 
     # -- what the children tell ------------------------------------------------------------------
 
@@ -464,7 +473,7 @@ class Worker:
         }
         if died.killed and flight.doomed is not None and flight.kill_at is not None and now >= flight.kill_at:
             return _condemned(flight, facts)
-        if died.killed or len(died.started) > 1:
+        if died.killed or died.code is None or len(died.started) > 1:
             # It died for another's sake, or nobody can say whose fault it was: uncharged, and alone next time.
             return Settlement(
                 outcome=Outcome.INTERRUPTED,
@@ -493,6 +502,8 @@ class Worker:
                 tell("not ours any more", level=logging.WARNING, **_facts(claim, self.id))
             else:
                 self._announce(claim, settlement, state)
+        # Receivers may have used Django's connections here, which nobody else tends.
+        close_old_connections()
 
     def _announce(self, claim: Claimed, settlement: Settlement, state: State) -> None:
         facts = _facts(claim, self.id) | {
@@ -501,7 +512,11 @@ class Worker:
             "seconds": round(settlement.duration, 6),
         }
         tell(_EVENTS.get(settlement.outcome, "settled"), level=_level(settlement.outcome, state), **facts)
-        announce.settled(self.backend, claim, settlement, state)
+        try:
+            announce.settled(self.backend, claim, settlement, state, self._ledger)
+        except DatabaseError as error:
+            # It is settled all the same, and its neighbours are still to be announced.
+            logger.warning("Could not tell that run %s ended: %s", claim.id, str(error).strip())
 
     # -- the database ----------------------------------------------------------------------------
 
@@ -509,6 +524,9 @@ class Worker:
         self._session.close()
         self._must_reconcile = True
         self._retry_at = time.monotonic() + RETRY_SECONDS
+        # Where only the connection broke, the server may go on with a claim, and commit it, until its
+        # time limit: look once more when that is over.
+        self._reconcile_at = time.monotonic() + STATEMENT_TIMEOUT_SECONDS + RETRY_SECONDS
         if self._away_since is None:
             self._away_since = time.monotonic()
             logger.warning("The database is away: %s", str(error).strip())

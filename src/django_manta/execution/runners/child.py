@@ -4,9 +4,13 @@ The child process of a worker: executes the orders it is sent.
 The main thread executes, one order after the other. "Ended k, with its outcome" and "started k+1"
 leave before k+1 begins, so that when this process dies the worker knows which run it was at. A
 second thread reads the socket: it takes orders, gives unstarted ones back, passes interrupts on to
-the main thread as a signal, and ends the process when the worker's end of the socket closes.
+the main thread as a signal, and ends the process when the worker's end of the socket closes. Before
+that it settles what has ended here lately: a killed worker may have had no time to, and then it would
+be done once more.
 """
 
+import contextlib
+import logging
 import os
 import resource
 import signal
@@ -15,16 +19,22 @@ import threading
 from collections import deque
 from typing import Any
 
+from django.tasks import task_backends
+
 from django_manta.execution import limits
 from django_manta.execution.executor import Execution, execute
 from django_manta.execution.output import Recorder
 from django_manta.execution.runners.concurrent import Concurrent
 from django_manta.execution.runners.wire import Inbox, Kind, frame, unpack_claim
-from django_manta.ledger import Claimed
+from django_manta.ledger import Claimed, Ledger, Settlement, own_session
 from django_manta.states import Outcome
 
 #: How much is read from the socket at once.
 READ_BYTES = 256 * 1024
+
+#: How many of the last outcomes are kept in case the worker dies, and how large their results may be.
+KEPT_OUTCOMES = 256
+KEPT_RESULT_CHARACTERS = 64 * 1024
 
 
 def serve(request: dict[str, Any], descriptors: list[int]) -> int:
@@ -33,6 +43,7 @@ def serve(request: dict[str, Any], descriptors: list[int]) -> int:
     recorder = Recorder(descriptors[1])
     recorder.install()
     _limit_memory(request.get("memory_limit"))
+    _hush_django()
     if request.get("slots"):
         return Concurrent(worker, recorder, request["slots"]).serve()
     return Child(worker, recorder).serve()
@@ -44,6 +55,17 @@ def _limit_memory(limit: int | None) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
+def _hush_django() -> None:
+    """
+    Django logs a line at each start and each end. The worker tells the same (``-v 2``), and making two
+    log records that nobody reads costs as much as a quarter of a short run; a project that wants
+    Django's lines from its workers sets the level of the logger ``django.tasks`` itself.
+    """
+    logger = logging.getLogger("django.tasks")
+    if logger.level == logging.NOTSET:
+        logger.setLevel(logging.WARNING)
+
+
 class Child:
     """Executes orders one at a time, in the main thread."""
 
@@ -53,24 +75,28 @@ class Child:
         self.executor = f"{socket.gethostname()}:{os.getpid()}"
         self._orders: deque[Claimed] = deque()
         self._changed = threading.Condition()
+        #: Both threads send, and a frame must not end up inside another.
+        self._sending = threading.Lock()
         self._stopping = False
         self._current: int | None = None
         #: The token to interrupt, what that counts as, and why.
         self._interrupt: tuple[int, Outcome, str] | None = None
+        #: What ended lately: the worker has settled it, is about to, or died before it could.
+        self._kept: deque[tuple[Claimed, Settlement]] = deque(maxlen=KEPT_OUTCOMES)
 
     def serve(self) -> int:
         signal.signal(signal.SIGUSR1, self._raise_inside)
         threading.Thread(target=self._read, name="manta-reader", daemon=True).start()
-        self.worker.sendall(frame(Kind.HELLO, os.getpid()))
+        self._send(frame(Kind.HELLO, os.getpid()))
         told = b""
         while (claim := self._next(wait=not told)) is not None or told:
             if claim is None:
-                self.worker.sendall(told)
+                self._send(told)
                 told = b""
                 continue
             self.recorder.begin()
             started = frame(Kind.STARTED, claim.token)
-            self.worker.sendall(told + started)
+            self._send(told + started)
             told = self._execute(claim)
         return 0
 
@@ -84,9 +110,22 @@ class Child:
 
     def _execute(self, claim: Claimed) -> bytes:
         execution = execute(claim, executor=self.executor, output=self.recorder.tail)
+        settlement = None if execution.settled else execution.settlement
         with self._changed:
             self._current = None
+            if settlement is not None and len(settlement.result or "") <= KEPT_RESULT_CHARACTERS:
+                self._kept.append((claim, settlement))
         return ended(claim, execution)
+
+    def _send(self, data: bytes) -> None:
+        try:
+            with self._sending:
+                self.worker.sendall(data)
+        except OSError:
+            # The worker is gone: the reader ends this process when it has settled what it can.
+            if threading.current_thread() is threading.main_thread():
+                threading.Event().wait()
+            raise
 
     def _raise_inside(self, number: int, stack: Any) -> None:
         """Runs in the main thread, between two steps of whatever it is doing."""
@@ -104,10 +143,28 @@ class Child:
             except OSError:
                 data = b""
             if not data:
-                # The worker is gone. Nothing that is done here can be settled any more.
+                self._settle_for_the_dead()
                 os._exit(1)
             for kind, body in inbox.feed(data):
                 self._obey(kind, body)
+
+    def _settle_for_the_dead(self) -> None:
+        """
+        The worker is gone; settle what ended here in its name, fenced by its lease like all it does.
+
+        Most of it the worker had settled itself, and its token is no more. What is running is left to
+        whoever finds the lease lost; the fork server sees to it that this does not take long.
+        """
+        with self._changed:
+            self._orders.clear()
+            kept = list(self._kept)
+        held: dict[tuple[str, str], list[Settlement]] = {}
+        for claim, settlement in kept:
+            held.setdefault((claim.backend, claim.worker), []).append(settlement)
+        with contextlib.suppress(Exception):
+            for (backend, worker), settlements in held.items():
+                database: str = task_backends[backend].database  # type: ignore[attr-defined]
+                Ledger(own_session(database)).settle(settlements, worker)
 
     def _obey(self, kind: Kind, body: Any) -> None:
         with self._changed:
@@ -117,7 +174,7 @@ class Child:
                 tokens = [claim.token for claim in self._orders]
                 self._orders.clear()
                 # Under the lock: none of them can be started after this is sent.
-                self.worker.sendall(frame(Kind.GIVEN_BACK, tokens))
+                self._send(frame(Kind.GIVEN_BACK, tokens))
             elif kind is Kind.INTERRUPT:
                 self._interrupt = body
                 if self._current == body[0]:

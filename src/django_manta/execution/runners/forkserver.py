@@ -3,8 +3,8 @@ Forks the children of a worker from a process that has Django loaded and nothing
 
 ``python -m django_manta.execution.runners.forkserver CONTROL_FD`` sets Django up once, imports the
 apps' tasks, and then forks a child for each request that comes over the control socket together
-with the child's descriptors. It reports each child's exit status on the same socket, and ends when
-the worker's end of it closes; the kernel then ends the children.
+with the child's descriptors. It reports each child's exit status on the same socket. When the worker's
+end of it closes the children leave; the fork server goes last, and the kernel ends those that stayed.
 
 Not ``multiprocessing``'s fork server: that one keeps its clients' pipe open in every child, so that
 it outlives a killed worker, and imports the worker's main module into each.
@@ -19,12 +19,16 @@ import selectors
 import signal
 import socket
 import sys
+import time
 from typing import Any
 
 #: How a request and a report look: short JSON messages on a SEQPACKET socket.
 MESSAGE_BYTES = 64 * 1024
 
 _PR_SET_PDEATHSIG = 1
+
+#: Children whose worker is gone have so long to leave by themselves.
+LEAVE_SECONDS = 0.7
 
 
 def main() -> None:
@@ -33,7 +37,7 @@ def main() -> None:
     hello = json.loads(control.recv(MESSAGE_BYTES))
     sys.path[:] = hello["path"]
     _load_django()
-    control.send(json.dumps({"ready": os.getpid()}).encode())
+    _send(control, {"ready": os.getpid()})
     _serve(control)
 
 
@@ -86,6 +90,7 @@ def _serve(control: socket.socket) -> None:
                 except OSError:
                     message, descriptors = b"", []
                 if not message:
+                    _wait_for_children()
                     return
                 _fork(control, json.loads(message), descriptors, [woken.fileno(), wake.fileno()])
 
@@ -126,6 +131,16 @@ def _report_the_dead(control: socket.socket) -> None:
         if pid == 0:
             return
         _send(control, {"died": pid, "code": os.waitstatus_to_exitcode(status)})
+
+
+def _wait_for_children() -> None:
+    """Until the last has left, or it takes too long."""
+    deadline = time.monotonic() + LEAVE_SECONDS
+    with contextlib.suppress(ChildProcessError):
+        while time.monotonic() < deadline:
+            pid, _ = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                time.sleep(0.005)
 
 
 def _send(control: socket.socket, message: dict[str, Any]) -> None:

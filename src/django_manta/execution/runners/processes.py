@@ -238,7 +238,8 @@ class Pool:
 
     def interrupt(self, child: Child, flight: Flight, outcome: Outcome, reason: str) -> None:
         """Raise inside an execution; kill its process if that does not end it in time."""
-        if flight.doomed is None:
+        # Its time limit dooms it from the start, and must not keep anybody from ending it sooner.
+        if flight.doomed is None or flight.doomed[0] is Outcome.TIMED_OUT:
             flight.doomed = outcome, reason
             flight.kill_at = time.monotonic() + GRACE_SECONDS
             self._send(child, frame(Kind.INTERRUPT, (flight.claim.token, outcome, reason)))
@@ -358,12 +359,17 @@ class Pool:
     def _heed(self, child: Child, kind: Kind, body: Any) -> None:
         if kind is Kind.ENDED:
             token, settlement, settled, child.peak_memory = body
-            flight = child.held.pop(token)
+            flight = child.held.pop(token, None)
+            if flight is None:
+                # The lease under which it was given was lost meanwhile: nobody waits for its end.
+                return
             child.executed += 1
             self._on_ended(flight, settlement, settled)
             self._retire_if_worn(child)
         elif kind is Kind.STARTED:
-            flight = child.held[body]
+            flight = child.held.get(body)
+            if flight is None:
+                return
             now = flight.started_at = time.monotonic()
             child.last_told = now
             if flight.timeout is not None:
@@ -372,7 +378,7 @@ class Pool:
             self._on_started(flight)
         elif kind is Kind.GIVEN_BACK:
             child.asked_back = False
-            self._on_returned([child.held.pop(token) for token in body])
+            self._on_returned([child.held.pop(token) for token in body if token in child.held])
         elif kind is Kind.HELLO:
             child.ready = True
 

@@ -1,4 +1,5 @@
--- All that an idle worker needs to know: is something ready, when is something due, what is to be cancelled.
+-- All that an idle worker needs to know: is something ready, when is something due, what is to be cancelled,
+-- did something expire.
 SELECT
     EXISTS (
         SELECT FROM unnest(%(queues)s::text[]) AS listed (queue)
@@ -18,4 +19,12 @@ SELECT
         SELECT json_agg(run.token)::text
         FROM manta_run AS run
         WHERE run.worker = %(worker)s AND run.state = 'CANCELLING'
+    ),
+    EXISTS (
+        SELECT 1 FROM manta_run
+        WHERE
+            state IN ('HELD', 'SCHEDULED', 'WAITING', 'READY')
+            AND expires_at IS NOT NULL
+            AND expires_at <= statement_timestamp()
+            AND attempts = 0
     )

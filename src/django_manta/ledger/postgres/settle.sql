@@ -2,7 +2,8 @@
 --
 -- Rows are found by primary key and token only (DESIGN: a condition on the state would walk the
 -- partial index of running rows and its dead entries). Rows that somebody holds are passed over,
--- for the caller to try again: a settlement waits for nobody and deadlocks with nobody.
+-- for the caller to try again: a settlement waits for nobody and deadlocks with nobody. Texts that are
+-- empty, as most are, do not travel.
 WITH held AS MATERIALIZED (
     SELECT
         run.id,
@@ -83,14 +84,14 @@ written AS (
         held.attempts,
         held.outcome,
         held.worker,
-        held.executor,
+        COALESCE(held.executor, ''),
         statement_timestamp() - make_interval(secs => held.duration),
         statement_timestamp(),
-        held.error_class,
-        held.error_message,
-        held.traceback,
-        held.output,
-        held.log_ref,
+        COALESCE(held.error_class, ''),
+        COALESCE(held.error_message, ''),
+        COALESCE(held.traceback, ''),
+        COALESCE(held.output, ''),
+        COALESCE(held.log_ref, ''),
         held.peak_memory
     FROM held
 )
@@ -128,9 +129,9 @@ SET
     suspect = held.suspect OR (run.suspect AND held.outcome NOT IN ('SUCCESSFUL', 'FAILED', 'TIMED_OUT')),
     refused_at = CASE WHEN held.refused THEN COALESCE(run.refused_at, statement_timestamp()) END,
     result = held.result,
-    result_signature = held.result_signature,
+    result_signature = COALESCE(held.result_signature, ''),
     -- A cancelled run keeps the reason that the cancel gave.
-    reason = CASE WHEN held.cancelled THEN run.reason ELSE held.reason END
+    reason = CASE WHEN held.cancelled THEN run.reason ELSE COALESCE(held.reason, '') END
 FROM held
 WHERE run.id = held.id
 RETURNING

@@ -1,4 +1,5 @@
--- All that an idle worker needs to know: is something ready, when is something due, what is to be cancelled.
+-- All that an idle worker needs to know: is something ready, when is something due, what is to be cancelled,
+-- did something expire.
 SELECT
     EXISTS (
         SELECT 1 FROM json_each(%(queues)s) AS listed
@@ -18,4 +19,12 @@ SELECT
         SELECT json_group_array(run.token)
         FROM manta_run AS run
         WHERE run.worker = %(worker)s AND run.state = 'CANCELLING'
+    ),
+    EXISTS (
+        SELECT 1 FROM manta_run
+        WHERE
+            state IN ('HELD', 'SCHEDULED', 'WAITING', 'READY')
+            AND expires_at IS NOT NULL
+            AND expires_at <= strftime('%%Y-%%m-%%d %%H:%%M:%%f000', 'now')
+            AND attempts = 0
     )

@@ -50,8 +50,8 @@ FROM (
         json_extract(one.value, '$.next_state') AS next_state,
         json_extract(one.value, '$.delay') AS delay,
         json_extract(one.value, '$.result') AS result,
-        json_extract(one.value, '$.result_signature') AS result_signature,
-        json_extract(one.value, '$.reason') AS reason,
+        COALESCE(json_extract(one.value, '$.result_signature'), '') AS result_signature,
+        COALESCE(json_extract(one.value, '$.reason'), '') AS reason,
         json_extract(one.value, '$.refused') AS refused,
         json_extract(one.value, '$.suspect') AS suspect
     FROM json_each(%(settlements)s) AS one

@@ -21,14 +21,14 @@ SELECT
     run.attempts,
     json_extract(incoming.value, '$.outcome'),
     run.worker,
-    json_extract(incoming.value, '$.executor'),
+    COALESCE(json_extract(incoming.value, '$.executor'), ''),
     strftime('%%Y-%%m-%%d %%H:%%M:%%f000', 'now', -json_extract(incoming.value, '$.duration') || ' seconds'),
     strftime('%%Y-%%m-%%d %%H:%%M:%%f000', 'now'),
-    json_extract(incoming.value, '$.error_class'),
-    json_extract(incoming.value, '$.error_message'),
-    json_extract(incoming.value, '$.traceback'),
-    json_extract(incoming.value, '$.output'),
-    json_extract(incoming.value, '$.log_ref'),
+    COALESCE(json_extract(incoming.value, '$.error_class'), ''),
+    COALESCE(json_extract(incoming.value, '$.error_message'), ''),
+    COALESCE(json_extract(incoming.value, '$.traceback'), ''),
+    COALESCE(json_extract(incoming.value, '$.output'), ''),
+    COALESCE(json_extract(incoming.value, '$.log_ref'), ''),
     json_extract(incoming.value, '$.peak_memory')
 FROM json_each(%(settlements)s) AS incoming
 JOIN manta_run AS run

@@ -1,0 +1,92 @@
+"""``make bench``: measure, and print each figure beside its limit and its target."""
+
+import argparse
+import os
+import sys
+import time
+
+MEASUREMENTS = ("enqueue", "bulk", "settle", "backlog", "wal")
+
+DESCRIPTION = """\
+Measure django-manta against the plain limits of the same machine, in the same run, taking turns.
+Only the ratios mean something: this machine is not yours, and neither is quiet.
+Needs a PostgreSQL server in DATABASE_URL, where it creates scratch databases and drops them again:
+    python scripts/postgres.py run -- python -m benchmarks"""
+
+EPILOG = """\
+measurements:
+  enqueue   enqueue() against Model.objects.create() of the same row
+  bulk      enqueue_many(10,000) against COPY and against bulk_create()
+  settle    claim and settle by 100 against the same two writes as plain SQL
+  backlog   the time of a claim with 1,000, 100,000 and 1,000,000 ready runs
+  wal       bytes of write-ahead log and statements per run"""
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--quick", action="store_true", help="smaller and fewer: under 40 seconds, and coarse")
+    parser.add_argument(
+        "--only",
+        action="append",
+        choices=MEASUREMENTS,
+        metavar="NAME",
+        help=f"only this measurement; may be repeated ({', '.join(MEASUREMENTS)})",
+    )
+    parser.add_argument("--repeat", type=positive, metavar="N", help="rounds of each comparison (9; quick: 3)")
+    parser.add_argument(
+        "--rows",
+        type=positive,
+        metavar="N",
+        help="rows of `settle` (20,000; quick: 5,000) and of the largest `backlog` (1,000,000; quick: 100,000)",
+    )
+    parser.add_argument("--strict", action="store_true", help="exit with 1 if a target is missed")
+    return parser.parse_args(argv)
+
+
+def positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, not {text}")
+    return value
+
+
+def main(argv: list[str]) -> int:
+    options = parse(argv)
+    if not os.environ.get("DATABASE_URL"):
+        print("DATABASE_URL is not set. `make bench` starts a PostgreSQL of its own.", file=sys.stderr)
+        return 2
+    os.environ["DJANGO_SETTINGS_MODULE"] = "benchmarks.settings"
+    import django
+
+    django.setup()
+    return measure(options)
+
+
+def measure(options: argparse.Namespace) -> int:
+    from importlib import import_module
+
+    from benchmarks import scratch
+    from benchmarks.measure import Figure, Measurement, show
+
+    rounds = options.repeat or (3 if options.quick else 9)
+    missed: list[Figure] = []
+    began = time.perf_counter()
+    with scratch.databases(["default"]):
+        print(f"{scratch.machine()}; {rounds} rounds each, medians, spread = least to greatest\n", flush=True)
+        for name in options.only or MEASUREMENTS:
+            measurement: Measurement = import_module(f"benchmarks.{name}")
+            figures = list(measurement.figures(rounds=rounds, quick=options.quick, rows=options.rows))
+            show(measurement.TITLE, figures)
+            missed += [figure for figure in figures if figure.met is False]
+    verdict = f"{len(missed)} missed" if missed else "every target met"
+    print(f"{verdict}; {time.perf_counter() - began:.0f} s; load at the end {os.getloadavg()[0]:.1f}")
+    return 1 if missed and options.strict else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,23 @@
+"""A Django project of nothing but manta and the storms' tasks, on a scratch database of DATABASE_URL."""
+
+import json
+import os
+
+from tests.databases import NOWHERE, parse
+
+DATABASES = {
+    "default": {
+        **parse(os.environ.get("DATABASE_URL", NOWHERE)),
+        # The storm makes it up and its workers inherit it.
+        "NAME": os.environ.setdefault("MANTA_CHAOS_DATABASE", f"manta_chaos_{os.getpid()}"),
+    }
+}
+SECRET_KEY = "chaos-only-52d0f6b84f1e4c0f9a6f0f1f8b7d3c29-and-long-enough-to-pass-the-checks"
+USE_TZ = True
+INSTALLED_APPS = ["django_manta", "chaos"]
+TASKS = {
+    "default": {
+        "BACKEND": "django_manta.MantaBackend",
+        "OPTIONS": json.loads(os.environ.get("MANTA_CHAOS_OPTIONS", "{}")),
+    }
+}

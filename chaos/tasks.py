@@ -1,0 +1,32 @@
+"""What the storms enqueue."""
+
+import time
+
+from django.db import connection
+
+from django_manta import TaskContext, task
+
+
+@task
+def nap(seconds: float) -> None:
+    """Does not touch the database."""
+    time.sleep(seconds)
+
+
+@task(takes_context=True)
+def mark_start(context: TaskContext, seconds: float) -> None:
+    """Leaves a mark that stays whatever becomes of the run: the connection commits at once."""
+    _mark("chaos_start", context)
+    time.sleep(seconds)
+
+
+@task(takes_context=True, atomic=True)
+def mark_effect(context: TaskContext, seconds: float) -> None:
+    """Leaves a mark that stays if and only if the run succeeds."""
+    _mark("chaos_effect", context)
+    time.sleep(seconds)
+
+
+def _mark(table: str, context: TaskContext) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(f"INSERT INTO {table} (run_id) VALUES (%s)", [context.run_id])
