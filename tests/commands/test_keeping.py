@@ -309,7 +309,7 @@ def test_health_is_that_the_database_answers() -> None:
     assert manta_json("health") == {"healthy": True, "message": "database 'default' answers"}
 
 
-@pytest.mark.parametrize("wanted", ["worker", "somebody", str(os.getpid())])
+@pytest.mark.parametrize("wanted", ["worker", "somebody", str(os.getpid())], ids=["id", "name", "pid"])
 def test_health_of_a_worker_is_a_fresh_lease(wanted: str) -> None:
     register(host=socket.gethostname(), pid=os.getpid())
     assert manta("health", "--worker", wanted).code == 0

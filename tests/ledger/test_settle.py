@@ -363,7 +363,7 @@ def test_an_unstorable_outcome_leaves_the_caller_s_transaction_usable(ledger: Le
 
 def test_a_message_of_ten_megabytes_is_stored_beside_its_neighbours(ledger: Ledger) -> None:
     first, second = claimed(ledger, 2)
-    message = "é" * 5_000_000
+    message = "x" * 10_000_000 + "é"
     ledger.settle([settlement(first, Outcome.FAILED, State.FAILED, error_message=message), settlement(second)])
     assert the(ledger, first.id).history[0].error_message == message
     assert state_of(ledger, second.id) is State.SUCCESSFUL

@@ -1,0 +1,102 @@
+"""The two ways to reach the database, beyond the statements that both run."""
+
+from collections.abc import Iterator
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+from django.db import IntegrityError, OperationalError, connection
+
+from django_manta.ledger import DjangoSession, Ledger, PostgresSession, own_session
+from django_manta.ledger.session import dialect_of, statement
+from django_manta.states import State
+from tests.ledger.given import enqueue, new_run, sql, state_of
+
+
+def test_an_own_session_is_a_connection_of_its_own(committed: None) -> None:
+    session = own_session()
+    try:
+        assert session.connection is not connection
+        [run_id] = enqueue(Ledger())
+        assert state_of(Ledger(session), run_id) is State.READY
+    finally:
+        session.close()
+
+
+def test_transactions_nest_and_the_inner_one_can_fail_alone(ledger: Ledger) -> None:
+    kept, dropped = new_run(), new_run()
+
+    def fail_inside() -> None:
+        with ledger.session.transaction():
+            ledger.enqueue([dropped])
+            ledger.enqueue([new_run(task=None)])
+
+    with ledger.session.transaction():
+        ledger.enqueue([kept])
+        with pytest.raises(IntegrityError):
+            fail_inside()
+        enqueue(ledger)
+    assert [run.id for run in ledger.fetch([kept.id, dropped.id])] == [kept.id]
+
+
+def test_an_unknown_statement_is_named() -> None:
+    with pytest.raises(LookupError, match="There is no statement 'wish' for postgres"):
+        statement("postgres", "wish")
+
+
+def test_another_kind_of_database_is_refused_by_name() -> None:
+    class Other:
+        vendor, alias, display_name = "oracle", "default", "Oracle"
+
+    with pytest.raises(ImproperlyConfigured, match="PostgreSQL or SQLite; database 'default' is Oracle"):
+        dialect_of(Other())  # type: ignore[arg-type]
+
+
+# -- a worker's own connection to PostgreSQL -----------------------------------------------------
+
+
+@pytest.fixture
+def own(committed: None) -> Iterator[Ledger]:
+    session = own_session()
+    yield Ledger(session)
+    session.close()
+
+
+@pytest.mark.postgres
+def test_it_waits_for_nothing_for_long(own: Ledger) -> None:
+    [limits] = sql(own, "SELECT current_setting('statement_timeout'), current_setting('lock_timeout')")
+    assert limits == ("30s", "5s")
+    assert sql(own, "SHOW transaction_isolation") == [("read committed",)]
+    assert sql(own, "SHOW TimeZone") == [("UTC",)]
+
+
+@pytest.mark.postgres
+def test_its_statements_are_prepared_and_bound_on_the_server(own: Ledger) -> None:
+    for _ in range(3):
+        own.claim("worker", ["default"], 1)
+    prepared = [text for (text,) in sql(own, "SELECT statement FROM pg_prepared_statements")]
+    assert any("FOR NO KEY UPDATE SKIP LOCKED" in text and "$1" in text for text in prepared)
+
+
+@pytest.mark.postgres
+def test_it_connects_again_when_its_connection_was_cut(own: Ledger, other_ledger: Ledger) -> None:
+    [run_id] = enqueue(own)
+    [[backend]] = sql(own, "SELECT pg_backend_pid()")
+    sql(other_ledger, "SELECT pg_terminate_backend(%s)", [backend])
+    with pytest.raises(OperationalError):
+        own.claim("worker", ["default"], 1)
+    [claim] = own.claim("worker", ["default"], 1)
+    assert claim.id == run_id
+
+
+@pytest.mark.postgres
+def test_it_can_be_closed_and_used_again(own: Ledger) -> None:
+    assert isinstance(own.session, PostgresSession)
+    own.session.close()
+    own.session.close()
+    assert own.ready_queues() == []
+
+
+@pytest.mark.sqlite
+def test_an_own_session_on_sqlite_is_a_copy_of_djangos(own: Ledger) -> None:
+    assert isinstance(own.session, DjangoSession)
+    assert own.session.connection.settings_dict["NAME"] == connection.settings_dict["NAME"]
