@@ -187,6 +187,8 @@ def test_children_do_not_outlive_a_killed_worker(start_worker: Start) -> None:
     assert Ledgerline.objects.filter(label="beat").count() == last
 
 
+# On SQLite a stopped process that holds the file's only write lock stops everybody, not just itself.
+@pytest.mark.postgres
 def test_a_worker_stopped_past_its_lease_settles_nothing_and_begins_again(start_worker: Start) -> None:
     results = [tasks.write_atomically.enqueue(f"line {n}", n) for n in range(200)]
     slow = tasks.sleep.map([0.3] * 4)
