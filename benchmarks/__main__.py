@@ -2,10 +2,23 @@
 
 import argparse
 import os
+import signal
 import sys
 import time
 
-MEASUREMENTS = ("enqueue", "bulk", "settle", "backlog", "wal")
+MEASUREMENTS = (
+    "enqueue",
+    "bulk",
+    "settle",
+    "backlog",
+    "wal",
+    "drain",
+    "slots",
+    "latency",
+    "fairness",
+    "idle",
+    "memory",
+)
 
 DESCRIPTION = """\
 Measure django-manta against the plain limits of the same machine, in the same run, taking turns.
@@ -19,7 +32,13 @@ measurements:
   bulk      enqueue_many(10,000) against COPY and against bulk_create()
   settle    claim and settle by 100 against the same two writes as plain SQL
   backlog   the time of a claim with 1,000, 100,000 and 1,000,000 ready runs
-  wal       bytes of write-ahead log and statements per run"""
+  wal       bytes of write-ahead log and statements per run
+  drain     a worker draining no-ops against bare claim and settle, and against django-tasks-db
+  slots     200 runs of 50 ms on two processes against the ideal
+  latency   from the commit of an enqueue to the first line of the task, beside a bare NOTIFY
+  fairness  what a run waits for a backlog of others, and for a slow one
+  idle      processor, memory and statements of a worker that has nothing to do
+  memory    the growth of the control process over 200,000 runs"""
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -29,7 +48,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--quick", action="store_true", help="smaller and fewer: under 40 seconds, and coarse")
+    parser.add_argument("--quick", action="store_true", help="smaller and fewer: about three minutes, and coarse")
     parser.add_argument(
         "--only",
         action="append",
@@ -37,12 +56,15 @@ def parse(argv: list[str]) -> argparse.Namespace:
         metavar="NAME",
         help=f"only this measurement; may be repeated ({', '.join(MEASUREMENTS)})",
     )
-    parser.add_argument("--repeat", type=positive, metavar="N", help="rounds of each comparison (9; quick: 3)")
+    parser.add_argument(
+        "--repeat", type=positive, metavar="N", help="rounds of each comparison (9; quick: 3; long ones take fewer)"
+    )
     parser.add_argument(
         "--rows",
         type=positive,
         metavar="N",
-        help="rows of `settle` (20,000; quick: 5,000) and of the largest `backlog` (1,000,000; quick: 100,000)",
+        help="rows of `settle` and `drain` (20,000; quick: 5,000) and of the largest `backlog`"
+        " (1,000,000; quick: 100,000)",
     )
     parser.add_argument("--strict", action="store_true", help="exit with 1 if a target is missed")
     return parser.parse_args(argv)
@@ -60,6 +82,8 @@ def main(argv: list[str]) -> int:
     if not os.environ.get("DATABASE_URL"):
         print("DATABASE_URL is not set. `make bench` starts a PostgreSQL of its own.", file=sys.stderr)
         return 2
+    # Ctrl-C ends the blocks that end the workers; so shall SIGTERM.
+    signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(128 + signum))
     os.environ["DJANGO_SETTINGS_MODULE"] = "benchmarks.settings"
     import django
 

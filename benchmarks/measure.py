@@ -1,6 +1,7 @@
 """Taking turns, medians, and the table of what came out."""
 
 import gc
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -54,6 +55,9 @@ class Figure:
     limit: str = ""
     #: One ratio a round: the rounds' noise cancels within each.
     ratios: Sequence[float] = field(default=())
+    #: Where the target is not a ratio: what was measured, in ``unit``. The target is the median's.
+    values: Sequence[float] = field(default=())
+    unit: str = ""
     at_least: float | None = None
     at_most: float | None = None
 
@@ -64,24 +68,26 @@ class Figure:
     @property
     def met(self) -> bool | None:
         """Whether the target is met, or None without a target."""
-        if self.ratio is None:
+        judged = median(self.values) if self.values else self.ratio
+        if judged is None:
             return None
         if self.at_least is not None:
-            return self.ratio >= self.at_least
+            return judged >= self.at_least
         if self.at_most is not None:
-            return self.ratio <= self.at_most
+            return judged <= self.at_most
         return None
 
     def cells(self) -> tuple[str, ...]:
-        spread = f"{min(self.ratios):.2f} to {max(self.ratios):.2f}" if self.ratios else ""
+        several = self.values or self.ratios
+        spread = f"{min(several):.2f} to {max(several):.2f}" if len(several) > 1 else ""
         ratio = "" if self.ratio is None else f"{self.ratio:.2f}"
         verdict = {None: "", True: "ok", False: "missed"}[self.met]
         return self.what, self.ours, self.limit, ratio, spread, self._target(), verdict
 
     def _target(self) -> str:
         if self.at_least is not None:
-            return f"≥ {self.at_least:g}"
-        return "" if self.at_most is None else f"≤ {self.at_most:g}"
+            return f"≥ {self.at_least:g} {self.unit}".rstrip()
+        return "" if self.at_most is None else f"≤ {self.at_most:g} {self.unit}".rstrip()
 
 
 HEADINGS = ("what", "ours", "limit", "ratio", "spread", "target", "")
@@ -103,6 +109,36 @@ def compared(
         ratios=[theirs / mine for mine, theirs in zip(ours, limit, strict=True)],
         at_least=at_least,
     )
+
+
+def measured(
+    what: str,
+    values: Sequence[float],
+    unit: str,
+    *,
+    limit: str = "",
+    ratios: Sequence[float] = (),
+    at_least: float | None = None,
+    at_most: float | None = None,
+) -> Figure:
+    """Something that has a target of its own, whatever else the machine can do."""
+    ours = f"{median(values):.2f} {unit}"
+    return Figure(
+        what=what,
+        ours=ours,
+        limit=limit,
+        ratios=ratios,
+        values=values,
+        unit=unit,
+        at_least=at_least,
+        at_most=at_most,
+    )
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value that ``share`` of them do not exceed."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
 def rate(count: int, seconds: Sequence[float]) -> str:

@@ -3,7 +3,7 @@
 import os
 import platform
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import django
@@ -39,15 +39,22 @@ FROM generate_series(1, %(count)s) AS number
 @contextmanager
 def databases(aliases: Sequence[str]) -> Iterator[None]:
     """Create and migrate the databases of these aliases; drop them afterwards."""
-    try:
+    with ExitStack() as stack:
         for alias in aliases:
-            _on_server("CREATE DATABASE {}", alias)
+            stack.enter_context(bare_database(alias))
             call_command("migrate", database=alias, verbosity=0)
         yield
+
+
+@contextmanager
+def bare_database(alias: str) -> Iterator[None]:
+    """Create the database of this alias, with nothing in it; drop it afterwards."""
+    try:
+        _on_server("CREATE DATABASE {}", alias)
+        yield
     finally:
-        for alias in aliases:
-            connections[alias].close()
-            _on_server("DROP DATABASE IF EXISTS {} WITH (FORCE)", alias)
+        connections[alias].close()
+        _on_server("DROP DATABASE IF EXISTS {} WITH (FORCE)", alias)
 
 
 def _on_server(statement: str, alias: str) -> None:

@@ -4,13 +4,17 @@ import os
 
 from tests.databases import parse
 
-#: One scratch database each: the last three hold backlogs of different sizes at the same time.
-ALIASES = ("default", "small", "middle", "large")
+#: One scratch database each: three hold backlogs of different sizes at the same time, one is django-tasks-db's.
+ALIASES = ("default", "small", "middle", "large", "rival")
 
 _SERVER = parse(os.environ.get("DATABASE_URL", "postgresql://postgres@127.0.0.1:5432/postgres"))
 
-DATABASES = {alias: {**_SERVER, "NAME": f"manta_bench_{os.getpid()}_{alias}"} for alias in ALIASES}
+# Whoever measures makes it up, and the workers that it starts inherit it.
+_RUN = os.environ.setdefault("MANTA_BENCH_RUN", str(os.getpid()))
+
+DATABASES = {alias: {**_SERVER, "NAME": f"manta_bench_{_RUN}_{alias}"} for alias in ALIASES}
 SECRET_KEY = "benchmarks-only-3b8f2f5a0c6e4d7fa1c2b95e8d407c61-and-long-enough-to-pass"
 USE_TZ = True
-INSTALLED_APPS = ["django_manta"]
-TASKS = {"default": {"BACKEND": "django_manta.MantaBackend"}}
+INSTALLED_APPS = ["django_manta", "benchmarks"]
+# No QUEUES: any name will do. Each measurement has queues of its own, and its worker takes only from those.
+TASKS = {"default": {"BACKEND": "django_manta.MantaBackend", "QUEUES": []}}

@@ -1,14 +1,12 @@
 """Which run this code is executing, if any."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass
+from contextvars import ContextVar, Token
 from datetime import datetime
+from types import TracebackType
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class CurrentRun:
+class CurrentRun(NamedTuple):
     run_id: str
     task: str
     attempt: int
@@ -24,10 +22,18 @@ def current_run() -> CurrentRun | None:
     return _current.get()
 
 
-@contextmanager
-def running(run: CurrentRun) -> Iterator[None]:
-    token = _current.set(run)
-    try:
-        yield
-    finally:
-        _current.reset(token)
+class Running:
+    """``with Running(run):`` says that the block executes it."""
+
+    __slots__ = ("_run", "_token")
+
+    def __init__(self, run: CurrentRun) -> None:
+        self._run = run
+
+    def __enter__(self) -> None:
+        self._token: Token[CurrentRun | None] = _current.set(self._run)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _current.reset(self._token)

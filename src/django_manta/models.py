@@ -245,6 +245,8 @@ class Worker(models.Model):
     cluster = models.TextField(_("cluster"))
     queues = models.JSONField(_("queues"), default=list)
     runner = models.TextField(_("runner"))
+    lease_seconds = models.FloatField(_("lease seconds"), db_default=30.0)
+    slots = models.PositiveIntegerField(_("slots"), db_default=1)
     started_at = models.DateTimeField(_("started at"))
     seen_at = models.DateTimeField(_("seen at"))
     lost_at = models.DateTimeField(_("lost at"), null=True)

@@ -10,15 +10,17 @@ signature covers everything in the row that decides what runs and how: a row wri
 hand runs nothing.
 """
 
+import hashlib
 import json
+from base64 import urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
+from hmac import compare_digest
 from math import isfinite
 from typing import Any
 
-from django.core.signing import Signer, b64_encode
-from django.utils.crypto import constant_time_compare, salted_hmac
-from django.utils.encoding import force_bytes
+from django.core.signing import Signer
+from django.utils.crypto import salted_hmac
 
 type Json = bool | int | float | str | list[Json] | dict[str, Json] | None
 
@@ -62,6 +64,8 @@ def encode(value: Any, place: str = "value") -> str:
 
 def dump(normalized: Any, place: str = "value") -> str:
     """JSON text of what ``normalize`` returned."""
+    if normalized is None:  # what most tasks return
+        return "null"
     try:
         return _encode(normalized)
     except ValueError as error:
@@ -194,18 +198,49 @@ def _short(key: Any) -> str:
 
 
 class PrimedSigner(Signer):
-    """Django's Signer that derives its key once, not anew for every signature. It signs the same."""
+    """Django's Signer that derives its keys once, not anew for every signature. It signs the same."""
 
     def __init__(self, *, salt: str) -> None:
         super().__init__(salt=salt)
-        self._primed = salted_hmac(f"{salt}signer", "", self.key, algorithm=self.algorithm)
+        self._own_salt = salt
+        self._primed = self._prime(self.key)
+        self._fallbacks = [self._prime(key) for key in self.fallback_keys]
+
+    def _prime(self, key: str | bytes) -> "_Mac":
+        material = (self._own_salt + "signer").encode() + (key if isinstance(key, bytes) else key.encode())
+        return _Mac(self.algorithm, hashlib.new(self.algorithm, material).digest())
 
     def signature(self, value: str | bytes, key: str | bytes | None = None) -> str:
         if key is not None and key != self.key:
             return super().signature(value, key)
-        mac = self._primed.copy()
-        mac.update(force_bytes(value))
-        return b64_encode(mac.digest()).decode()
+        return self._primed.sign(value if isinstance(value, bytes) else value.encode())
+
+    def is_genuine(self, signature: str, value: str) -> bool:
+        """Whether the signing key, or one that is still accepted, made ``signature``."""
+        if not signature.isascii():
+            return False
+        message = value.encode()
+        return compare_digest(signature, self._primed.sign(message)) or any(
+            compare_digest(signature, primed.sign(message)) for primed in self._fallbacks
+        )
+
+
+class _Mac:
+    """HMAC (RFC 2104) with the key's two halves hashed beforehand: twice as quick as ``hmac`` for short messages."""
+
+    __slots__ = ("_inner", "_outer")
+
+    def __init__(self, algorithm: str, key: bytes) -> None:
+        self._inner = hashlib.new(algorithm)
+        block = key.ljust(self._inner.block_size, b"\0")
+        self._inner.update(bytes(byte ^ 0x36 for byte in block))
+        self._outer = hashlib.new(algorithm, bytes(byte ^ 0x5C for byte in block))
+
+    def sign(self, message: bytes) -> str:
+        inner, outer = self._inner.copy(), self._outer.copy()
+        inner.update(message)
+        outer.update(inner.digest())
+        return urlsafe_b64encode(outer.digest()).rstrip(b"=").decode()
 
 
 class Seal:
@@ -220,13 +255,13 @@ class Seal:
         return self._runs.signature(_run_message(run_id, task, arguments, overrides))
 
     def run_is_genuine(self, signature: str, run_id: str, task: str, arguments: str, overrides: str) -> bool:
-        return _verify(self._runs, signature, _run_message(run_id, task, arguments, overrides))
+        return self._runs.is_genuine(signature, _run_message(run_id, task, arguments, overrides))
 
     def sign_result(self, run_id: str, result: str) -> str:
         return self._results.signature(_result_message(run_id, result))
 
     def result_is_genuine(self, signature: str, run_id: str, result: str) -> bool:
-        return _verify(self._results, signature, _result_message(run_id, result))
+        return self._results.is_genuine(signature, _result_message(run_id, result))
 
     @property
     def fingerprint(self) -> str:
@@ -250,8 +285,3 @@ def _run_message(run_id: str, task: str, arguments: str, overrides: str) -> str:
 
 def _result_message(run_id: str, result: str) -> str:
     return f"{SIGNATURE_VERSION}:{run_id}:{result}"
-
-
-def _verify(signer: Signer, signature: str, message: str) -> bool:
-    keys = [signer.key, *signer.fallback_keys]
-    return any(constant_time_compare(signature, signer.signature(message, key)) for key in keys)

@@ -80,9 +80,9 @@ def state_of(ledger: Ledger, run_id: UUID) -> State:
     return the(ledger, run_id).state
 
 
-def lose(ledger: Ledger, worker: str) -> None:
+def lose(ledger: Ledger, worker: str, **changes: Any) -> None:
     """Register ``worker`` and mark its lease lost."""
-    assert ledger.mark_lost(worker, ledger.register(worker_record(worker)))
+    assert ledger.mark_lost(worker, ledger.register(worker_record(worker, **changes)))
 
 
 def sql(ledger: Ledger, statement: str, params: Sequence[Any] = ()) -> list[tuple[Any, ...]]:

@@ -276,3 +276,20 @@ def test_only_what_the_former_owner_holds_is_adopted(ledger: Ledger) -> None:
 def test_crossed_tokens_adopt_nothing(ledger: Ledger) -> None:
     first, second = claimed(ledger, 2, worker="former")
     assert ledger.adopt([(first.id, second.token), (second.id, first.token)], "former", "heir") == set()
+
+
+def test_a_suspect_is_charged_only_if_its_worker_had_nothing_waiting(ledger: Ledger) -> None:
+    """A worker takes on suspects with nothing behind them: with more in hand than it can start, it died of others."""
+    enqueue(ledger, 5)
+    assert len(ledger.claim("first", ["default"], 5)) == 5
+    lose(ledger, "first", slots=2)
+    ledger.recover(forever)
+    crowd = ledger.claim("second", ["default"], 5)
+    assert all(claim.suspect and not claim.losses for claim in crowd)
+    lose(ledger, "second", slots=2)
+    ledger.recover(forever)
+    assert [the(ledger, claim.id).losses for claim in crowd] == [0] * 5
+    pair = ledger.claim("third", ["default"], 2)
+    lose(ledger, "third", slots=2)
+    ledger.recover(forever)
+    assert [the(ledger, claim.id).losses for claim in pair] == [1, 1]

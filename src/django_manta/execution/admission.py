@@ -7,8 +7,11 @@ it, and then failed.
 
 from dataclasses import dataclass
 from functools import lru_cache
+from inspect import iscoroutinefunction
 from typing import Any
 
+from django.core.signals import setting_changed
+from django.dispatch import receiver
 from django.tasks import task_backends
 from django.tasks.exceptions import InvalidTaskBackend
 
@@ -24,13 +27,40 @@ from django_manta.typed import AnyTask
 
 
 @dataclass(frozen=True, slots=True)
+class Resolved:
+    """What the code says about a run."""
+
+    task: AnyTask
+    options: options.Effective
+    is_coroutine: bool
+
+
 class Admitted:
     """A claimed run that this code vouches for."""
 
-    claim: Claimed
-    backend: Any
-    options: options.Effective
-    result: TaskResult
+    __slots__ = ("_result", "args", "backend", "claim", "is_coroutine", "kwargs", "options", "run_id", "task")
+
+    def __init__(self, claim: Claimed, backend: Any, run_id: str, resolved: Resolved) -> None:
+        self.claim = claim
+        self.backend = backend
+        self.run_id = run_id
+        self.task = resolved.task
+        self.options = resolved.options
+        self.is_coroutine = resolved.is_coroutine
+        self.args, self.kwargs = payload.decode_arguments(claim.arguments)
+        self._result: TaskResult | None = None
+
+    @property
+    def result(self) -> TaskResult:
+        """The run as receivers, middleware and contexts see it. Made when the first of them asks."""
+        if self._result is None:
+            self._result = _running_result(self)
+        return self._result
+
+    @property
+    def has_result(self) -> bool:
+        """Whether somebody has seen the result, and so may look at it again."""
+        return self._result is not None
 
 
 def admit(claim: Claimed) -> Admitted:
@@ -44,14 +74,16 @@ def admit(claim: Claimed) -> Admitted:
         )
     if backend.queues and claim.queue not in backend.queues:
         raise TaskNotFound(f"Queue {claim.queue!r} is not among the QUEUES of TASKS[{claim.backend!r}].")
-    task, effective = resolve(backend.config, claim.task, claim.queue, claim.priority, claim.backend, claim.overrides)
-    return Admitted(claim, backend, effective, _running_result(claim, run_id, task))
+    return Admitted(
+        claim,
+        backend,
+        run_id,
+        resolve(backend.config, claim.task, claim.queue, claim.priority, claim.backend, claim.overrides),
+    )
 
 
 @lru_cache(maxsize=4096)
-def resolve(
-    config: Config, path: str, queue: str, priority: int, backend: str, overrides: str
-) -> tuple[AnyTask, options.Effective]:
+def resolve(config: Config, path: str, queue: str, priority: int, backend: str, overrides: str) -> Resolved:
     """
     The task of a run and the options that hold for it. Raise TaskNotFound.
 
@@ -60,12 +92,14 @@ def resolve(
     find(path)
     task = rebuild(path, priority=priority, queue_name=queue, run_after=None, backend=backend, overrides=overrides)
     try:
-        return task, options.effective(task, config, overrides)
+        return Resolved(task, options.effective(task, config, overrides), iscoroutinefunction(task.func))
     except ImportError as error:
         raise TaskNotFound(f"An override cannot be found: {error}.") from None
 
 
+@lru_cache(maxsize=64)
 def _backend(alias: str) -> Any:
+    """The backend of an alias. Remembered: what Django does to find it costs more than to verify a run."""
     try:
         backend = task_backends[alias]
     except InvalidTaskBackend as error:
@@ -75,18 +109,24 @@ def _backend(alias: str) -> Any:
     return backend
 
 
-def _running_result(claim: Claimed, run_id: str, task: AnyTask) -> TaskResult:
-    args, kwargs = payload.decode_arguments(claim.arguments)
+@receiver(setting_changed)
+def _forget_backends(*, setting: str, **kwargs: Any) -> None:
+    if setting == "TASKS":
+        _backend.cache_clear()
+
+
+def _running_result(admitted: Admitted) -> TaskResult:
+    claim, task = admitted.claim, admitted.task
     return TaskResult(
         task=task if claim.run_after is None else unchecked_replace(task, run_after=claim.run_after),
-        id=run_id,
+        id=admitted.run_id,
         status=status_of(State.RUNNING),
         enqueued_at=claim.enqueued_at,
         started_at=claim.started_at,
         finished_at=None,
         last_attempted_at=claim.last_attempted_at,
-        args=args,
-        kwargs=kwargs,
+        args=admitted.args,
+        kwargs=admitted.kwargs,
         backend=claim.backend,
         errors=attempt_errors(claim.history),
         worker_ids=workers_of(claim.history, claim.worker),

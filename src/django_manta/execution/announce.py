@@ -11,27 +11,29 @@ from uuid import UUID
 
 from django.tasks.signals import task_finished
 
-from django_manta.ledger import Claimed, Ledger, Settlement
+from django_manta.ledger import Claimed, Ledger, Settleable
 from django_manta.result import from_record
 from django_manta.signals import attempt_finished, run_settled
 from django_manta.states import ENDS, State
 
 
-def settled(backend: Any, claim: Claimed, settlement: Settlement, state: State, ledger: Ledger | None = None) -> None:
+def settled(backend: Any, claim: Claimed, settlement: Settleable, state: State, ledger: Ledger | None = None) -> None:
     """An attempt was settled and left its run in ``state``. ``ledger`` is whose connection to read it by."""
-    attempt_finished.send_robust(
-        sender=type(backend),
-        run_id=str(claim.id),
-        attempt=claim.attempts,
-        outcome=settlement.outcome,
-        state=state,
-    )
+    if attempt_finished.receivers:
+        attempt_finished.send_robust(
+            sender=type(backend),
+            run_id=str(claim.id),
+            attempt=claim.attempts,
+            outcome=settlement.outcome,
+            state=state,
+        )
     if state not in ENDS:
         return
     if not settlement.told:
         # No executor decided this end: somebody had cancelled it, its process died, its task was never found.
         _finished(backend, [claim.id], ledger)
-    run_settled.send_robust(sender=type(backend), run_id=str(claim.id), state=state)
+    if run_settled.receivers:
+        run_settled.send_robust(sender=type(backend), run_id=str(claim.id), state=state)
 
 
 def ended(backend: Any, run_ids: Iterable[UUID], ledger: Ledger | None = None) -> None:

@@ -25,12 +25,12 @@ _thread = threading.local()
 class LedgerDesk:
     """The desk of one execution."""
 
-    def __init__(self, database: str, run_id: UUID, token: int) -> None:
+    def __init__(self, database: str, run_id: UUID, token: int, *, within: bool = False) -> None:
         self.database = database
         self.run_id = run_id
         self.token = token
         #: Whether the run was claimed inside a transaction that has not committed.
-        self._within = connections[database].in_atomic_block
+        self._within = within
 
     def save_progress(self, progress: str) -> None:
         # How far a task has come is not worth failing it for.

@@ -10,29 +10,29 @@ import logging
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache, partial
-from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import Any
 
 from asgiref.sync import async_to_sync
-from django.db import DatabaseError, connections, transaction
+from django.db import DatabaseError, transaction
 from django.db.transaction import TransactionManagementError
 from django.tasks.base import TaskError
 from django.tasks.exceptions import InvalidTask
-from django.tasks.signals import task_finished, task_started
+from django.tasks.signals import log_task_finished, task_finished, task_started
 from django.utils import timezone
 
 from django_manta import payload, text
 from django_manta.context import TaskContext
-from django_manta.current import CurrentRun, running
+from django_manta.current import CurrentRun, Running
 from django_manta.exceptions import BadTaskSignature, LostLease, TaskNotFound, TaskTimeout
-from django_manta.execution import middleware, policy
+from django_manta.execution import middleware, policy, tending
 from django_manta.execution.admission import Admitted, admit, refuse
 from django_manta.execution.desk import LedgerDesk
-from django_manta.execution.limits import Limit, time_limit
+from django_manta.execution.limits import Limit, TimeLimit
 from django_manta.ledger import Claimed, DjangoSession, Ledger, Settlement
+from django_manta.result import TaskResult
 from django_manta.states import ENDS, Outcome, State, status_of
 
 logger = logging.getLogger("django_manta")
@@ -72,10 +72,9 @@ def execute(
     with Ctrl-C; the caller then settles the run as interrupted.
     """
     started = time.monotonic()
-    callers = {each.alias for each in connections.all(initialized_only=True) if each.in_atomic_block}
-    _close_old_connections(callers)
+    callers = tending.begin()
     try:
-        execution = _execute(claim, executor, started, interruptible, output)
+        execution = _execute(claim, executor, started, interruptible, output, callers)
     except BaseException as error:
         if interruptible and isinstance(error, KeyboardInterrupt):
             raise
@@ -83,7 +82,7 @@ def execute(
         logger.exception("Run %s could not be executed.", claim.id)
         execution = Execution(_failed(claim, executor, started, error))
     finally:
-        left_open = _close_old_connections(callers)
+        left_open = tending.end(callers)
     if left_open and execution.settlement is not None and not execution.settled:
         # Whatever it wrote is gone with the transaction that it began and did not end.
         words = f"The task left a transaction open on {', '.join(sorted(left_open))}; what it wrote is lost."
@@ -93,14 +92,19 @@ def execute(
 
 
 def _execute(
-    claim: Claimed, executor: str, started: float, interruptible: bool, output: Callable[[], str]
+    claim: Claimed,
+    executor: str,
+    started: float,
+    interruptible: bool,
+    output: Callable[[], str],
+    callers: frozenset[str],
 ) -> Execution:
     try:
         admitted = admit(claim)
     except (TaskNotFound, BadTaskSignature) as refusal:
         return Execution(refuse(claim, refusal, executor))
-    with running(CurrentRun(admitted.result.id, claim.task, admitted.result.attempts, claim.deadline, claim.token)):
-        return _Run(admitted, executor, started, interruptible, output).execute()
+    with Running(CurrentRun(admitted.run_id, claim.task, claim.attempts, claim.deadline, claim.token)):
+        return _Run(admitted, executor, started, interruptible, output, callers).execute()
 
 
 def _failed(claim: Claimed, executor: str, started: float, error: BaseException) -> Settlement:
@@ -120,37 +124,25 @@ def _failed(claim: Claimed, executor: str, started: float, error: BaseException)
     )
 
 
-def _close_old_connections(callers: set[str]) -> set[str]:
-    """
-    Django's ``close_old_connections()``, but for those on which the caller holds a transaction, as in a
-    TestCase: Django takes the lack of autocommit for a fault and would drop them, and the transaction.
-    Those on which a task left one open are dropped; their aliases are returned.
-    """
-    left_open = set()
-    connection: Any
-    for connection in list(connections.all(initialized_only=True)):
-        if connection.alias in callers:
-            continue
-        if connection.in_atomic_block:
-            left_open.add(connection.alias)
-            connection.close()
-            # The wrapper still believes in its transaction; the next use makes a new one.
-            del connections[connection.alias]
-            continue
-        if not connection.settings_dict["CONN_MAX_AGE"]:
-            # "Close after each request" is made for web servers with more processes than the database
-            # has connections. An executor keeps its one, and has it checked before it is used again.
-            connection.close_at = None
-            connection.health_check_enabled = True
-        connection.close_if_unusable_or_obsolete()
-    return left_open
-
-
 # -- the call ----------------------------------------------------------------------------------------
 
 
 class _Run:
     """One execution, from the start signal to its settlement."""
+
+    __slots__ = (
+        "admitted",
+        "backend",
+        "callers",
+        "claim",
+        "committing",
+        "executor",
+        "interruptible",
+        "limit",
+        "options",
+        "output",
+        "started",
+    )
 
     def __init__(
         self,
@@ -159,27 +151,29 @@ class _Run:
         started: float,
         interruptible: bool,
         output: Callable[[], str],
+        callers: frozenset[str],
     ) -> None:
+        self.admitted = admitted
         self.claim = admitted.claim
         self.backend = admitted.backend
         self.options = admitted.options
-        self.result = admitted.result
         self.limit = Limit(admitted.options.timeout)
-        self.context = TaskContext(
-            task_result=self.result,
-            is_last_attempt=self.claim.failures + 1 >= self.options.max_attempts,
-            _desk=LedgerDesk(self.backend.database, self.claim.id, self.claim.token),
-            _call=partial(_call_task, self.limit),
-        )
         self.executor = executor
         self.started = started
         self.interruptible = interruptible
         self.output = output
+        self.callers = callers
         #: The atomic task has returned: what fails now is our settlement, or the commit.
         self.committing = False
 
+    @property
+    def result(self) -> TaskResult:
+        return self.admitted.result
+
     def execute(self) -> Execution:
-        task_started.send_robust(sender=type(self.backend), task_result=self.result)
+        sender = type(self.backend)
+        if task_started.receivers and task_started.has_listeners(sender):
+            task_started.send_robust(sender=sender, task_result=self.result)
         try:
             if self.options.atomic:
                 return self._execute_atomically()
@@ -194,14 +188,28 @@ class _Run:
             return self._fail(error)
 
     def _call(self) -> Any:
+        chained = self.backend.config.middleware
+        if not chained and not self.admitted.task.takes_context:
+            # Nobody would look at the context.
+            return _call_task(self.limit, self.admitted, self.admitted.args)
+        context: TaskContext = TaskContext(
+            task_result=self.result,
+            is_last_attempt=self.claim.failures + 1 >= self.options.max_attempts,
+            _desk=self._desk(),
+            _call=partial(_call_with_context, self.limit, self.admitted),
+        )
         try:
-            return _chain(self.backend.config.middleware)(self.context)
+            return _chain(chained)(context)
         finally:
-            self.context._flush()
+            context._flush()
+
+    def _desk(self) -> LedgerDesk:
+        database = self.backend.database
+        return LedgerDesk(database, self.claim.id, self.claim.token, within=database in self.callers)
 
     def _execute_atomically(self) -> Execution:
         """The task's writes and its success, in one transaction. The settlement is the fence, and last."""
-        if iscoroutinefunction(self.result.task.func):
+        if self.admitted.is_coroutine:
             raise InvalidTask(f"{self.claim.task} is a coroutine: it holds no transaction and cannot be atomic.")
         database = self.backend.database
         committed = False
@@ -239,8 +247,10 @@ class _Run:
     # -- ends ------------------------------------------------------------------------------------
 
     def _success(self, value: Any) -> Settlement:
-        stored = payload.encode(value, "return value")
-        object.__setattr__(self.result, "_return_value", payload.decode(stored))
+        kept = payload.normalize(value, "return value")
+        stored = payload.dump(kept, "return value")
+        if self.admitted.has_result or self._is_heard_of():
+            object.__setattr__(self.result, "_return_value", kept)
         return Settlement(
             run_id=self.claim.id,
             token=self.claim.token,
@@ -248,7 +258,7 @@ class _Run:
             next_state=State.SUCCESSFUL,
             duration=time.monotonic() - self.started,
             result=stored,
-            result_signature=self.backend.seal.sign_result(self.result.id, stored),
+            result_signature=self.backend.seal.sign_result(self.admitted.run_id, stored),
             executor=self.executor,
         )
 
@@ -288,15 +298,32 @@ class _Run:
 
     def _finish(self, settlement: Settlement) -> Execution:
         """Tell Django's receivers, of ends only. A receiver that raises is logged and changes nothing."""
-        status = status_of(settlement.next_state)
-        object.__setattr__(self.result, "state", settlement.next_state)
-        object.__setattr__(self.result, "status", status)
-        object.__setattr__(self.result, "reason", settlement.reason)
-        if settlement.next_state in ENDS:
-            object.__setattr__(self.result, "finished_at", timezone.now())
-            task_finished.send_robust(sender=type(self.backend), task_result=self.result)
-            settlement = replace(settlement, told=True)
+        ended = settlement.next_state in ENDS
+        # The end is told here, even if nobody wants to hear it.
+        settlement.told = ended
+        heard = ended and self._is_heard_of()
+        failed = ended and settlement.next_state is not State.SUCCESSFUL
+        if not (heard or failed or self.admitted.has_result):
+            return Execution(settlement)
+        result = self.result
+        object.__setattr__(result, "state", settlement.next_state)
+        object.__setattr__(result, "status", status_of(settlement.next_state))
+        object.__setattr__(result, "reason", settlement.reason)
+        if ended:
+            object.__setattr__(result, "finished_at", timezone.now())
+        if failed and logs_failures:
+            log_task_finished(sender=type(self.backend), task_result=result)
+        if heard:
+            task_finished.send_robust(sender=type(self.backend), task_result=result)
         return Execution(settlement)
+
+    def _is_heard_of(self) -> bool:
+        return bool(task_finished.receivers) and task_finished.has_listeners(type(self.backend))
+
+
+#: Whether failures are logged as Django does. For a process that has taken Django's own receivers off the
+#: signals (see runners.child): a signal that nobody receives costs nothing.
+logs_failures = False
 
 
 @lru_cache(maxsize=64)
@@ -304,19 +331,23 @@ def _chain(paths: tuple[str, ...]) -> middleware.GetValue:
     return middleware.chain(paths, lambda context: context._call(context))
 
 
-def _call_task(limit: Limit, context: TaskContext) -> Any:
+def _call_with_context(limit: Limit, admitted: Admitted, context: TaskContext) -> Any:
+    """The end of the middleware chain."""
+    args = [context, *admitted.args] if admitted.task.takes_context else admitted.args
+    return _call_task(limit, admitted, args)
+
+
+def _call_task(limit: Limit, admitted: Admitted, args: list[Any]) -> Any:
     """The innermost step: the task's function, under its time limit."""
-    result = context.task_result
-    args = [context, *result.args] if result.task.takes_context else result.args
-    if iscoroutinefunction(result.task.func):
-        return call_coroutine(limit, result.task.func, args, result.kwargs)
-    with time_limit(limit):
-        return result.task.func(*args, **result.kwargs)
+    if admitted.is_coroutine:
+        return call_coroutine(limit, admitted.task.func, args, admitted.kwargs)
+    with TimeLimit(limit):
+        return admitted.task.func(*args, **admitted.kwargs)
 
 
 def _call_alone(limit: Limit, function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
     """A coroutine in a loop of its own. The alarm reaches a loop that its own code blocks."""
-    with time_limit(limit):
+    with TimeLimit(limit):
         return async_to_sync(_call_coroutine)(limit, function, args, kwargs)
 
 

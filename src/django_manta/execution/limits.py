@@ -10,8 +10,8 @@ import ctypes
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
+from contextlib import AbstractContextManager, contextmanager
+from types import FrameType, TracebackType
 
 from django_manta.exceptions import TaskCancelled, TaskTimeout
 from django_manta.states import Outcome
@@ -43,42 +43,45 @@ def interrupt(outcome: Outcome, reason: str) -> None:
         raise TaskCancelled(reason)
 
 
-@contextmanager
-def time_limit(limit: Limit) -> Iterator[None]:
-    """Raise TaskTimeout inside the block when ``limit`` has passed."""
-    if threading.current_thread() is threading.main_thread():
-        with _alarm(limit):
-            yield
-    elif limit.seconds is None:
-        yield
-    else:
-        with _planted(limit, limit.seconds):
-            yield
+class TimeLimit:
+    """``with TimeLimit(limit):`` raises TaskTimeout inside the block when ``limit`` has passed."""
 
+    __slots__ = ("_former", "_limit", "_outer", "_planted")
 
-@contextmanager
-def _alarm(limit: Limit) -> Iterator[None]:
-    global _armed
+    def __init__(self, limit: Limit) -> None:
+        self._limit = limit
+        self._planted: AbstractContextManager[None] | None = None
 
-    def ring(signum: int, frame: FrameType | None) -> None:
-        if _armed is limit:
-            limit.reached = True
-            raise TaskTimeout(limit.message)
+    def __enter__(self) -> None:
+        global _armed
+        if threading.current_thread() is not threading.main_thread():
+            if self._limit.seconds is not None:
+                self._planted = _planted(self._limit, self._limit.seconds)
+                self._planted.__enter__()
+            return
+        self._outer, self._former = _armed, None
+        if self._limit.seconds is not None:
+            self._former = signal.signal(signal.SIGALRM, self._ring)
+            signal.setitimer(signal.ITIMER_REAL, self._limit.seconds)
+        _armed = self._limit
 
-    outer = _armed
-    former = None
-    if limit.seconds is not None:
-        former = signal.signal(signal.SIGALRM, ring)
-        signal.setitimer(signal.ITIMER_REAL, limit.seconds)
-    _armed = limit
-    try:
-        yield
-    finally:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        global _armed
+        if threading.current_thread() is not threading.main_thread():
+            return self._planted.__exit__(kind, error, trace) if self._planted is not None else None
         # First, so that a signal on the way finds nothing to hit.
-        _armed = outer
-        if former is not None:
+        _armed = self._outer
+        if self._former is not None:
             signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, former)
+            signal.signal(signal.SIGALRM, self._former)
+        return None
+
+    def _ring(self, signum: int, frame: FrameType | None) -> None:
+        if _armed is self._limit:
+            self._limit.reached = True
+            raise TaskTimeout(self._limit.message)
 
 
 @contextmanager

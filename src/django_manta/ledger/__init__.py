@@ -17,10 +17,13 @@ from django_manta.ledger.records import (
     NewRun,
     Orphan,
     RunRecord,
+    Settleable,
     Settled,
     Settlement,
     WorkerRecord,
+    Written,
 )
+from django_manta.ledger.rows import written
 from django_manta.ledger.session import DjangoSession, PostgresSession, Session, own_session
 
 __all__ = [
@@ -36,8 +39,11 @@ __all__ = [
     "Pruned",
     "RunRecord",
     "Session",
+    "Settleable",
     "Settled",
     "Settlement",
     "WorkerRecord",
+    "Written",
     "own_session",
+    "written",
 ]

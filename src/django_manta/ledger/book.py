@@ -25,8 +25,8 @@ from django_manta.ledger.records import (
     NewRun,
     Orphan,
     RunRecord,
+    Settleable,
     Settled,
-    Settlement,
     WorkerRecord,
     plain,
 )
@@ -92,7 +92,7 @@ class Ledger:
         return rows.in_turns(claims, queues)
 
     def settle(
-        self, settlements: Iterable[Settlement], worker: str | None = None, *, recovering: bool = False
+        self, settlements: Iterable[Settleable], worker: str | None = None, *, recovering: bool = False
     ) -> Settled:
         """
         Move the runs of ended executions and append their attempts.
@@ -114,7 +114,7 @@ class Ledger:
         gone = frozenset(settlement.token for settlement in missing if settlement.execution not in standing)
         return Settled(moved, gone, busy)
 
-    def _settle_or_halve(self, batch: list[Settlement], worker: str | None, recovering: bool) -> dict[int, State]:
+    def _settle_or_halve(self, batch: list[Settleable], worker: str | None, recovering: bool) -> dict[int, State]:
         try:
             with self.session.step():
                 return self._settle(batch, worker, recovering)
@@ -126,13 +126,13 @@ class Ledger:
             moved = self._settle_or_halve(batch[:half], worker, recovering)
             return moved | self._settle_or_halve(batch[half:], worker, recovering)
 
-    def _settle(self, batch: list[Settlement], worker: str | None, recovering: bool) -> dict[int, State]:
+    def _settle(self, batch: list[Settleable], worker: str | None, recovering: bool) -> dict[int, State]:
         params = {"settlements": rows.settlement_rows(batch), "worker": worker, "recovering": recovering}
         if self.dialect.name == "sqlite":
             self.session.run("settle_attempts", params)
         return {token: State(state) for token, state in self.session.rows("settle", params)}
 
-    def _standing(self, settlements: list[Settlement], worker: str | None, recovering: bool) -> set[tuple[UUID, int]]:
+    def _standing(self, settlements: list[Settleable], worker: str | None, recovering: bool) -> set[tuple[UUID, int]]:
         """The executions that still are theirs to settle, now that the batch has been tried."""
         ids = self._listed(settlement.run_id for settlement in settlements)
         standing = self.session.rows("standing", {"ids": ids, "worker": worker, "recovering": recovering})
@@ -244,9 +244,10 @@ class Ledger:
         renewed = self.session.rows("beat", {"id": worker, "stopping": stopping})
         return self.dialect.read_moment(renewed[0][0]) if renewed else None
 
-    def mark_lost(self, worker: str, seen_at: datetime) -> bool:
+    def mark_lost(self, worker: str, seen_at: datetime | str) -> bool:
         """Declare a lease lost, provided it is still as it was seen. Whether it is lost now."""
-        params = {"id": worker, "seen_at": self.dialect.moment(seen_at)}
+        seen = seen_at if isinstance(seen_at, str) else self.dialect.moment(seen_at)
+        params = {"id": worker, "seen_at": seen}
         return bool(self.session.rows("mark_lost", params))
 
     def leave(self, worker: str) -> bool:
@@ -269,11 +270,16 @@ class Ledger:
 
     def recover_these(self, orphans: Iterable[Orphan], max_losses: Callable[[Orphan], int]) -> Settled:
         """See recover()."""
-        held: dict[str, list[Settlement]] = {}
+        held: dict[str, list[Orphan]] = {}
         for orphan in orphans:
-            held.setdefault(orphan.worker, []).append(rows.loss(orphan, max_losses(orphan)))
+            held.setdefault(orphan.worker, []).append(orphan)
         recovered = Settled()
-        for former, losses in held.items():
+        for former, of_one in held.items():
+            # A worker that held more than it can have had under way was not stopped by a suspect, which
+            # it would have taken on with nothing waiting behind it.
+            losses = [
+                rows.loss(orphan, max_losses(orphan), alone=len(of_one) <= max(orphan.slots, 1)) for orphan in of_one
+            ]
             recovered |= self.settle(losses, former, recovering=True)
         return recovered
 

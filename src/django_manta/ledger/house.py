@@ -14,6 +14,15 @@ from django_manta.states import ENDS, State
 
 
 @dataclass(frozen=True, slots=True)
+class Lease:
+    """A worker's lease as it was last renewed: when, in the database's own words, and for how long."""
+
+    worker: str
+    seen_at: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Sight:
     """What a look found."""
 
@@ -24,13 +33,21 @@ class Sight:
     cancelling: tuple[int, ...]
     #: Whether something did not start in time.
     expired: bool
+    #: The leases of the others that are in force.
+    leases: tuple[Lease, ...] = ()
 
 
 def look(ledger: Ledger, worker: str, queues: list[str]) -> Sight:
-    """Whether something is ready, when something is due, what is to be cancelled, what expired."""
+    """Whether something is ready, when something is due, what is to be cancelled, what expired, who else works."""
     params = {"worker": worker, "queues": ledger.dialect.listing(queues)}
-    [[ready, next_due, cancelling, expired]] = ledger.session.rows("look", params)
-    return Sight(bool(ready), next_due, tuple(loads(cancelling) if cancelling else ()), bool(expired))
+    [[ready, next_due, cancelling, expired, leases]] = ledger.session.rows("look", params)
+    return Sight(
+        bool(ready),
+        next_due,
+        tuple(loads(cancelling)) if cancelling else (),
+        bool(expired),
+        tuple(Lease(*lease) for lease in loads(leases)) if leases else (),
+    )
 
 
 def owned(ledger: Ledger, worker: str) -> list[tuple[UUID, int]]:

@@ -71,6 +71,8 @@ class Migration(migrations.Migration):
                 ('cluster', models.TextField(verbose_name='cluster')),
                 ('queues', models.JSONField(default=list, verbose_name='queues')),
                 ('runner', models.TextField(verbose_name='runner')),
+                ('lease_seconds', models.FloatField(db_default=30.0, verbose_name='lease seconds')),
+                ('slots', models.PositiveIntegerField(db_default=1, verbose_name='slots')),
                 ('started_at', models.DateTimeField(verbose_name='started at')),
                 ('seen_at', models.DateTimeField(verbose_name='seen at')),
                 ('lost_at', models.DateTimeField(null=True, verbose_name='lost at')),

@@ -101,11 +101,11 @@ class Caretaker(threading.Thread):
 def max_losses_of(backend: Any, orphan: Orphan) -> int:
     """As the code says now, or as it was given to the run."""
     try:
-        _, effective = resolve(backend.config, orphan.task, orphan.queue, 0, orphan.backend, orphan.overrides)
+        resolved = resolve(backend.config, orphan.task, orphan.queue, 0, orphan.backend, orphan.overrides)
     except TaskNotFound:
         allowed: int = OPTIONS["max_losses"].default
         return allowed
-    return effective.max_losses
+    return resolved.options.max_losses
 
 
 def recover(backend: Any, ledger: Ledger) -> int:

@@ -1,25 +1,29 @@
 """
-Which child gets which run, and how many at a time.
+How much to claim, and which child gets which run.
 
 A window per child, measured in work, not in runs: it starts at one run and grows as the task proves
 to be short, until a child holds about ``WINDOW_SECONDS`` of work. When the head of a window takes
-longer than ``SLOW_SECONDS`` its unstarted mates are taken back and given to others.
+longer than ``SLOW_SECONDS`` its unstarted mates are taken back and given to others. For a child with a
+longer run, whose length is known, the next one is fetched a moment before it is done.
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from django_manta.execution.runners.processes import Child, Flight, Pool
 
 #: How much work a child may hold, so that it never waits for the next claim.
-WINDOW_SECONDS = 0.02
+WINDOW_SECONDS = 0.03
 
 #: And how many runs at the most.
-WINDOW_RUNS = 64
+WINDOW_RUNS = 256
 
-#: A head that takes longer than this gives up its mates.
+#: A head that takes longer than this gives up its mates, and what waits longer for a child is given back.
 SLOW_SECONDS = 0.05
+
+#: So long before a run should be done, the next one is fetched.
+FETCH_SECONDS = 0.015
 
 #: How much a new measurement counts against what was known.
 _WEIGHT = 0.2
@@ -56,30 +60,122 @@ class Tier:
     horizon: float
 
 
+@dataclass(frozen=True, slots=True)
+class Appetite:
+    """How many runs are wanted, of which queues, and how near their deadline must be."""
+
+    limit: int
+    queues: Sequence[str]
+    horizon: float | None = None
+
+
+@dataclass(slots=True)
+class _Lane:
+    """A child for plain functions while runs are being handed out."""
+
+    child: Child
+    horizon: float | None
+    holds: int
+    load: float
+    #: It takes no company: it is slow, or what it holds is suspect.
+    closed: bool
+    given: list[Flight]
+
+
 class Dispatcher:
     """The claimed runs that no child has yet, and the rules by which they get one."""
 
-    def __init__(self, pool: Pool, tiers: list[Tier], async_slots: int) -> None:
+    def __init__(self, pool: Pool, tiers: Sequence[Tier], async_slots: int) -> None:
         self.pool = pool
         self.async_slots = async_slots
         self.durations = Durations()
         self.backlog: deque[Flight] = deque()
+        #: The last claim brought suspects: they travel alone, so no more is claimed than can start.
+        self.cautious = False
         self._horizons = [tier.horizon for tier in tiers for _ in range(tier.slots)]
+        #: What queues have been seen to hold: coroutines, plain functions, or both.
+        self._kinds: dict[str, set[bool]] = {}
+
+    def take_on(self, flights: Iterable[Flight]) -> None:
+        """Claimed runs that are to be executed here."""
+        suspects = False
+        for flight in flights:
+            self._kinds.setdefault(flight.claim.queue, set()).add(flight.concurrent)
+            suspects = suspects or flight.claim.suspect
+            self.backlog.append(flight)
+        self.cautious = suspects
+
+    def take_back(self, flights: Sequence[Flight], now: float) -> None:
+        """Runs that a child did not start: first in line for the next one."""
+        for flight in flights:
+            flight.waiting_since = now
+        self.backlog.extendleft(reversed(flights))
 
     # -- how much to claim -----------------------------------------------------------------------
 
-    def room(self) -> dict[float | None, int]:
-        """How many runs are wanted: with any deadline (None), and for each reserved horizon."""
+    def appetite(self, queues: Sequence[str], now: float) -> list[Appetite]:
+        """
+        What to claim now.
+
+        Queues that hold nothing but coroutines are asked for as many as their child has slots for;
+        the others for what the children for plain functions can take. Neither waits for the other.
+        """
+        waiting = sum(1 for flight in self.backlog if flight.concurrent)
+        only_async = [queue for queue in queues if self._kinds.get(queue) == {True}]
+        wanted = self._room(now)
+        plain = wanted.pop(None, 0) - (len(self.backlog) - waiting)
+        found = []
+        if plain > 0:
+            # Where coroutines pile up that nobody can start, more are not wanted.
+            full = waiting >= self.async_slots
+            others = [
+                queue
+                for queue in queues
+                if queue not in only_async and not (full and True in self._kinds.get(queue, ()))
+            ]
+            if others:
+                found.append(Appetite(plain, others))
+        if only_async and (child := self.pool.async_child()) is not None:
+            slots = self.async_slots - waiting - len(child.held)
+            if slots > 0:
+                found.append(Appetite(slots, only_async))
+        found += [Appetite(count, queues, horizon) for horizon, count in wanted.items() if count > 0]
+        return found
+
+    def _room(self, now: float) -> dict[float | None, int]:
+        """How many runs the children for plain functions can take: with any deadline (None), and by horizon."""
         wanted: dict[float | None, int] = {}
-        window = self._window()
+        window = 1 if self.cautious else self._window()
         for child, horizon in self._lanes():
-            free = window - len(child.held)
-            if free > 0 and not self._slow(child) and not self._exclusive(child):
+            holds = len(child.held)
+            if holds == 0:
+                free = window
+            elif holds > window // 2:
+                # Not for a run or two: a claim costs as much for one as for twenty.
+                free = 0
+            elif self._is_closed(child):
+                free = 0
+            else:
+                free = window - holds
+            if free == 0 and horizon is None and not self.cautious:
+                due = self._fetch_at(child)
+                free = 1 if due is not None and due <= now <= due + FETCH_SECONDS else 0
+            if free > 0:
                 wanted[horizon] = wanted.get(horizon, 0) + free
-        spare = len(self.backlog)
-        if None in wanted:
-            wanted[None] = max(wanted[None] - spare, 0)
-        return {horizon: count for horizon, count in wanted.items() if count > 0}
+        return wanted
+
+    def _fetch_at(self, child: Child) -> float | None:
+        """When to fetch what follows a run that takes its time, if one knows how long."""
+        head = child.head
+        if head is None or head.started_at is None or len(child.held) > 1:
+            return None
+        known = self.durations.of(head.claim.task)
+        return None if known is None or known < FETCH_SECONDS else head.started_at + known - FETCH_SECONDS
+
+    def next_fetch(self, now: float) -> float | None:
+        """When room will be made for a run that follows one under way."""
+        times = [self._fetch_at(child) for child, horizon in self._lanes() if horizon is None]
+        return min((due for due in times if due is not None and due > now), default=None)
 
     def _window(self) -> int:
         overall = self.durations.overall
@@ -93,67 +189,96 @@ class Dispatcher:
         """Give the backlog to whoever may have it."""
         if not self.backlog:
             return
-        given: dict[int, list[Flight]] = {}
-        load = {child.pid: self._load(child) for child, _ in self._lanes()}
+        lanes = [
+            _Lane(child, horizon, len(child.held), self._load(child), self._is_closed(child), [])
+            for child, horizon in self._lanes()
+        ]
+        concurrent: list[Flight] = []
+        slots = self._async_room()
         kept: deque[Flight] = deque()
-        while self.backlog:
-            flight = self.backlog.popleft()
-            child = self._child_for(flight, load, given)
-            if child is None:
+        for flight in self.backlog:
+            if flight.concurrent and not flight.claim.suspect:
+                if len(concurrent) < slots:
+                    concurrent.append(flight)
+                else:
+                    kept.append(flight)
+                continue
+            known = self.durations.of(flight.claim.task)
+            lane = self._lane_for(flight, known, lanes)
+            if lane is None:
                 kept.append(flight)
-            else:
-                given.setdefault(child.pid, []).append(flight)
-                load[child.pid] = load.get(child.pid, 0.0) + self._expected(flight)
+                if flight.claim.suspect:
+                    self._make_room(lanes)
+                continue
+            lane.given.append(flight)
+            lane.holds += 1
+            lane.load += known or 0.0
+            # Nobody follows what may take long.
+            lane.closed = lane.closed or known is None or flight.claim.suspect
         self.backlog = kept
-        for pid, flights in given.items():
-            self.pool.give(self.pool.children[pid], flights)
-
-    def _child_for(self, flight: Flight, load: dict[int, float], given: dict[int, list[Flight]]) -> Child | None:
-        if flight.concurrent and not flight.claim.suspect:
+        for lane in lanes:
+            if lane.given:
+                self.pool.give(lane.child, lane.given)
+        if concurrent:
             child = self.pool.async_child()
-            if child is None:
-                return None
-            holds = len(child.held) + len(given.get(child.pid, ()))
-            return child if holds < self.async_slots else None
+            assert child is not None
+            self.pool.give(child, concurrent)
+
+    def _async_room(self) -> int:
+        if not any(flight.concurrent for flight in self.backlog):
+            return 0
+        child = self.pool.async_child()
+        return 0 if child is None else self.async_slots - len(child.held)
+
+    def _lane_for(self, flight: Flight, known: float | None, lanes: list[_Lane]) -> _Lane | None:
+        """The least loaded child that may have it."""
         best = None
-        for child, horizon in self._lanes():
-            if horizon is not None and not _is_within(flight, horizon):
+        for lane in lanes:
+            if lane.horizon is not None and not _is_within(flight, lane.horizon):
                 continue
-            holds = len(child.held) + len(given.get(child.pid, ()))
-            if not self._may_hold(child, flight, holds, load[child.pid], given):
+            # A suspect travels alone.
+            if lane.holds and (
+                lane.closed
+                or flight.claim.suspect
+                or lane.holds >= WINDOW_RUNS
+                or lane.load + (known or 0.0) > WINDOW_SECONDS
+            ):
                 continue
-            if best is None or load[child.pid] < load[best.pid]:
-                best = child
+            if best is None or (lane.holds and lane.load, lane.holds) < (best.holds and best.load, best.holds):
+                best = lane
         return best
 
-    def _may_hold(self, child: Child, flight: Flight, holds: int, load: float, given: dict[int, list[Flight]]) -> bool:
-        if holds == 0:
-            return True
-        alone = flight.claim.suspect or any(other.claim.suspect for other in given.get(child.pid, ()))
-        if alone or self._exclusive(child) or self._slow(child) or holds >= WINDOW_RUNS:
-            return False
-        # A task nobody has seen finish yet travels in a window of one.
-        known = self.durations.of(flight.claim.task)
-        return known is not None and load + known <= WINDOW_SECONDS
+    def _make_room(self, lanes: list[_Lane]) -> None:
+        """Let the child that is done first become empty, for a suspect that waits."""
+        open_lanes = [lane for lane in lanes if not lane.closed]
+        if open_lanes:
+            min(open_lanes, key=lambda lane: lane.load).closed = True
 
-    def _lanes(self) -> Iterator[tuple[Child, float | None]]:
+    def _lanes(self) -> list[tuple[Child, float | None]]:
         """The children for plain functions, each with the horizon it is reserved for, if any."""
         children = sorted(self.pool.sync_children(), key=lambda child: child.pid)
-        for place, child in enumerate(children):
-            yield child, self._horizons[place] if place < len(self._horizons) else None
-
-    def _expected(self, flight: Flight) -> float:
-        return self.durations.of(flight.claim.task) or 0.0
+        horizons = self._horizons
+        return [(child, horizons[place] if place < len(horizons) else None) for place, child in enumerate(children)]
 
     def _load(self, child: Child) -> float:
-        return sum(self._expected(flight) for flight in child.held.values())
+        expected = self.durations.of
+        return sum(expected(flight.claim.task) or 0.0 for flight in child.held.values())
 
-    def _exclusive(self, child: Child) -> bool:
-        return any(flight.claim.suspect for flight in child.held.values())
-
-    def _slow(self, child: Child) -> bool:
-        current = child.current
-        return current is not None and (self.durations.of(current.claim.task) or 0.0) >= SLOW_SECONDS
+    def _is_closed(self, child: Child) -> bool:
+        """
+        Whether it takes no company: it holds a suspect, which travels alone, or a run that takes its time,
+        or may: the last one it was given is of a task that nobody has seen finish.
+        """
+        head = child.head
+        if head is None:
+            return False
+        last = next(reversed(child.held.values()))
+        known = self.durations.of
+        return (
+            head.claim.suspect
+            or known(last.claim.task) is None
+            or (head.started_at is not None and (known(head.claim.task) or 0.0) >= SLOW_SECONDS)
+        )
 
     # -- taking back -----------------------------------------------------------------------------
 
@@ -163,23 +288,30 @@ class Dispatcher:
         for child in self.pool.children.values():
             if child.slots or len(child.held) < 2:
                 continue
-            current = child.current
-            if current is None or current.started_at is None:
+            head = child.head
+            if head is None or head.started_at is None:
                 continue
-            due = current.started_at + SLOW_SECONDS
+            due = head.started_at + SLOW_SECONDS
             if now >= due:
-                self.durations.note(current.claim.task, now - current.started_at)
+                self.durations.note(head.claim.task, now - head.started_at)
                 self.pool.take_back(child)
             else:
                 next_time = due if next_time is None else min(next_time, due)
         return next_time
 
-    def stale(self, now: float) -> list[Flight]:
-        """Runs that have waited here for a child longer than they should: others may be free."""
-        stale = [flight for flight in self.backlog if now - flight.claimed_at > SLOW_SECONDS]
-        if stale:
-            self.backlog = deque(flight for flight in self.backlog if flight not in stale)
-        return stale
+    def overdue(self, now: float) -> list[Flight]:
+        """Runs that have waited here longer than they should: the executors of other workers may be free."""
+        if not self.backlog or now - self.backlog[0].waiting_since <= SLOW_SECONDS:
+            return []
+        # The child for coroutines is started when the first one comes, which waits for it.
+        starting = self.pool.async_child() is None
+        overdue: list[Flight] = []
+        kept: deque[Flight] = deque()
+        for flight in self.backlog:
+            waits = now - flight.waiting_since <= SLOW_SECONDS or (flight.concurrent and starting)
+            (kept if waits else overdue).append(flight)
+        self.backlog = kept
+        return overdue
 
 
 def _is_within(flight: Flight, horizon: float) -> bool:

@@ -9,10 +9,16 @@ import json
 import logging
 import sys
 from typing import Any
+from uuid import UUID
 
 LOGGER = "django_manta.events"
 
 _log = logging.getLogger(LOGGER)
+
+
+def are_told(level: int = logging.INFO) -> bool:
+    """Whether anybody listens: to ask is cheaper than to gather the facts."""
+    return _log.isEnabledFor(level)
 
 
 def tell(event: str, *, level: int = logging.INFO, **facts: Any) -> None:
@@ -21,7 +27,9 @@ def tell(event: str, *, level: int = logging.INFO, **facts: Any) -> None:
         return
     structlog: Any = sys.modules.get("structlog")
     if structlog is not None and structlog.is_configured():
-        structlog.get_logger(LOGGER).log(level, event, **facts)
+        # Renderers know what to do with text, and little else.
+        told = {name: str(value) if isinstance(value, UUID) else value for name, value in facts.items()}
+        structlog.get_logger(LOGGER).log(level, event, **told)
     else:
         _log.log(level, event, extra={"manta_event": event, "manta_facts": facts})
 

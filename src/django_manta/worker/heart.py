@@ -1,22 +1,18 @@
 """
-Keeps the worker's lease, and looks for lost ones.
+Keeps the worker's lease.
 
-One thread with a connection of its own. A lease is lost only when another worker, itself connected
-throughout, saw it unchanged for a full lease, and marks it so by compare-and-set. When the whole
-database was away nobody was connected, and nobody is declared dead; an expired but unmarked lease
-may be renewed.
+One thread with a connection of its own. An expired but unmarked lease may be renewed: it is lost only
+when another worker has marked it so (see watch.py).
 """
 
 import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import datetime
 
 from django.db import Error as DatabaseError
 
-from django_manta.ledger import Ledger, house, own_session
+from django_manta.ledger import Ledger, own_session
 
 logger = logging.getLogger("django_manta")
 
@@ -25,13 +21,6 @@ BEATS = 4
 
 #: While the database is away it is tried this often, or at every beat if that is more often.
 RETRY_SECONDS = 0.5
-
-
-@dataclass(slots=True)
-class _Seen:
-    seen_at: datetime
-    #: For how long we have watched it and it did not change.
-    watched: float = 0.0
 
 
 class Heart(threading.Thread):
@@ -44,20 +33,17 @@ class Heart(threading.Thread):
         lease_seconds: float,
         *,
         on_lost: Callable[[], None],
-        on_others_lost: Callable[[list[str]], None],
+        on_orphans: Callable[[], None],
     ) -> None:
         super().__init__(name="manta-heart", daemon=True)
         self.database = database
         self.worker = worker
-        self.lease_seconds = lease_seconds
         self.interval = lease_seconds / BEATS
         self.stopping = False
-        #: When the lease was last renewed, for the health check and the log.
+        #: When the lease was last renewed, for the log.
         self.last_beat = time.monotonic()
         self._on_lost = on_lost
-        self._on_others_lost = on_others_lost
-        self._others: dict[str, _Seen] = {}
-        self._looked_at = time.monotonic()
+        self._on_orphans = on_orphans
         self._stop = threading.Event()
 
     def run(self) -> None:
@@ -67,10 +53,8 @@ class Heart(threading.Thread):
             try:
                 if not self._beat(Ledger(session)):
                     self._on_lost()
-                    return
+                    break
             except DatabaseError as error:
-                # What was seen before the outage proves nothing after it.
-                self._others.clear()
                 session.close()
                 if not away:
                     logger.warning("The heartbeat cannot reach the database: %s", str(error).strip())
@@ -85,37 +69,14 @@ class Heart(threading.Thread):
         session.close()
 
     def _beat(self, ledger: Ledger) -> bool:
-        """Renew, look at the others. Whether the lease is still ours."""
+        """Renew. Whether the lease is still ours."""
         if ledger.beat(self.worker, self.stopping) is None:
             return False
         self.last_beat = time.monotonic()
-        lost = [other for other in self._overdue(ledger) if ledger.mark_lost(other, self._others[other].seen_at)]
-        # Also those that somebody marked and then died before recovering what they held.
-        if lost or ledger.orphans(limit=1):
-            self._on_others_lost(lost)
+        # Somebody may have marked a worker lost and died before recovering what it held.
+        if ledger.orphans(limit=1):
+            self._on_orphans()
         return True
-
-    def _overdue(self, ledger: Ledger) -> list[str]:
-        now = time.monotonic()
-        # When we were stopped, or waited for the database, so may the others have been: no single gap
-        # between two looks proves that somebody is gone.
-        watched = min(now - self._looked_at, self.lease_seconds / 2)
-        self._looked_at = now
-        present = house.leases(ledger)
-        for other in set(self._others) - set(present):
-            del self._others[other]
-        overdue = []
-        for other, seen_at in present.items():
-            if other == self.worker:
-                continue
-            known = self._others.get(other)
-            if known is None or known.seen_at != seen_at:
-                self._others[other] = _Seen(seen_at)
-                continue
-            known.watched += watched
-            if known.watched >= self.lease_seconds:
-                overdue.append(other)
-        return overdue
 
     def stop(self) -> None:
         self._stop.set()

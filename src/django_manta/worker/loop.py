@@ -16,28 +16,31 @@ import socket
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from inspect import iscoroutinefunction
 from typing import Any
 
 from django.db import Error as DatabaseError
 from django.db import close_old_connections
-from django.tasks import task_backends
+from django.tasks import DEFAULT_TASK_QUEUE_NAME, task_backends
 
 import django_manta
-from django_manta.exceptions import BadTaskSignature, TaskCrashed, TaskNotFound, TaskTimeout
-from django_manta.execution import announce, policy
-from django_manta.execution.admission import admit, resolve
+from django_manta.conf import RUNNERS
+from django_manta.exceptions import TaskNotFound
+from django_manta.execution import announce
+from django_manta.execution.admission import resolve
 from django_manta.execution.runners.processes import Died, Flight, Pool, Recycle
-from django_manta.ledger import Claimed, Ledger, Settlement, WorkerRecord, house, own_session
+from django_manta.ledger import Claimed, Ledger, Settleable, Settlement, WorkerRecord, Written, house, own_session
 from django_manta.ledger.session import STATEMENT_TIMEOUT_SECONDS
-from django_manta.ringing import DEBOUNCE_SECONDS
-from django_manta.states import CRASHES_TO_QUARANTINE, ENDS, Outcome, State
-from django_manta.worker import doorbell
+from django_manta.ringing import CANCEL, DEBOUNCE_SECONDS
+from django_manta.states import ENDS, Outcome, State
+from django_manta.worker import doorbell, events
 from django_manta.worker.caretaker import Caretaker
 from django_manta.worker.dispatch import Dispatcher, Tier
+from django_manta.worker.doorbell import UNKNOWN
 from django_manta.worker.events import tell
 from django_manta.worker.heart import Heart
+from django_manta.worker.obituaries import obituary
 from django_manta.worker.settling import Settler
+from django_manta.worker.watch import Watch
 
 logger = logging.getLogger("django_manta")
 
@@ -45,13 +48,15 @@ logger = logging.getLogger("django_manta")
 LOOK_SECONDS = 1.0
 
 #: The most that is claimed at once.
-CLAIM_LIMIT = 200
+CLAIM_LIMIT = 500
 
 #: While the database is away it is tried this often.
 RETRY_SECONDS = 0.25
 
-#: What is being stopped has so long after being told, before its process is killed.
+#: What is being stopped has so long after being told, before its process is killed; and the worker so
+#: long after that to settle it, before it leaves the rest to whoever finds its lease lost.
 KILL_SECONDS = 1.5
+LEAVE_SECONDS = 0.4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +102,7 @@ class Worker:
         self.stop_requested = 0
         self._stop_at: float | None = None
         self._kill_at: float | None = None
+        self._leave_at: float | None = None
         self._lost = False
         self._in_flight: dict[int, Flight] = {}
         self._session = own_session(self.backend.database)
@@ -109,7 +115,11 @@ class Worker:
         self._look_at = 0.0
         self._due_at: float | None = None
         self._look_again_at: float | None = None
-        self._cancel_look = False
+        self._watch = Watch()
+        #: Where the backend declares no queues, any name is one: those that were heard of.
+        self._heard_of: set[str] = {DEFAULT_TASK_QUEUE_NAME}
+        self._queues: list[str] = []
+        self._choose_queues()
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -142,8 +152,10 @@ class Worker:
                 pid=pid,
                 version=django_manta.__version__,
                 cluster=self.backend.config.cluster,
-                queues=tuple(self.queues),
+                queues=tuple(self._queues),
                 runner=self.given.runner,
+                lease_seconds=self.given.lease_seconds,
+                slots=self.given.processes + 1,
             )
         )
         self.caretaker = Caretaker(self.backend, self.id, self.given.runner)
@@ -152,7 +164,7 @@ class Worker:
             self.id,
             self.given.lease_seconds,
             on_lost=self._hear_that_we_are_lost,
-            on_others_lost=lambda lost: self.caretaker.recover_soon(),
+            on_orphans=self.caretaker.recover_soon,
         )
         self.heart.start()
         self.caretaker.start()
@@ -161,7 +173,7 @@ class Worker:
             "Worker %s: %s processes, queues %s, doorbell: %s.",
             self.id,
             self.given.processes,
-            ", ".join(self.queues),
+            ", ".join(self._queues) if self.backend.queues or self.given.queues else "of any name",
             self.bell.name,
         )
 
@@ -179,10 +191,21 @@ class Worker:
         self._session.close()
         logger.info("Worker %s stopped after %s runs.", self.id, self.executed)
 
-    @property
-    def queues(self) -> list[str]:
-        wanted = self.given.queues or sorted(self.backend.queues) or ["default"]
-        return [queue for queue in wanted if queue not in self.given.exclude_queues]
+    def _choose_queues(self) -> None:
+        """The queues to claim from: those asked for, or all, that chose our runner."""
+        chosen = self.given.queues or sorted(self.backend.queues or self._heard_of)
+        options = self.backend.config.queue_options
+        self._queues = [
+            queue
+            for queue in chosen
+            if queue not in self.given.exclude_queues
+            and options.get(queue, {}).get("runner", RUNNERS[0]) == self.given.runner
+        ]
+
+    def _hear_of(self, names: Sequence[str]) -> None:
+        if not self.given.queues and not self.backend.queues and not self._heard_of.issuperset(names):
+            self._heard_of.update(names)
+            self._choose_queues()
 
     # -- signals ---------------------------------------------------------------------------------
 
@@ -193,7 +216,7 @@ class Worker:
             end.setblocking(False)
         signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
         self.selector.register(self._woken, selectors.EVENT_READ, self._drain_wakeups)
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._ask_to_stop)
 
     def _drain_wakeups(self) -> None:
@@ -236,6 +259,7 @@ class Worker:
             else:
                 self._database_is_back()
         self.dispatcher.dispatch()
+        self._give_back(self.dispatcher.overdue(now))
         self._next_timers = (pool_due, dispatch_due)
 
     _next_timers: tuple[float | None, ...] = ()
@@ -245,15 +269,14 @@ class Worker:
             self._reconcile()
             if now >= self._reconcile_at:
                 self._reconcile_at = float("inf")
+        # Claim first: while the outcomes are settled, the children have something to do.
+        if self._hungry and not self.stop_requested:
+            self._claim(now)
         settle_at = self.settler.next_time()
         if settle_at is not None and (settle_at <= now or self._may_idle()):
             self._settle(now)
-        if self.stop_requested:
-            return
         if now >= self._look_at or (self._due_at is not None and now >= self._due_at):
             self._look(now)
-        if self._hungry:
-            self._claim()
 
     def _may_idle(self) -> bool:
         """Nothing runs that could give the waiting outcomes company."""
@@ -262,14 +285,19 @@ class Worker:
     def _patience(self) -> float:
         """How long nothing will be due."""
         now = time.monotonic()
-        times: list[float | None] = [*self._next_timers, self._stop_at, self._kill_at]
+        times: list[float | None] = [*self._next_timers, self._ask_bell_at]
+        if self.stop_requested:
+            times.append(self._leave_at or self._kill_at or self._stop_at or now)
         if now < self._retry_at:
             times.append(self._retry_at)
         else:
             times += [self.settler.next_time(), self._look_at, self._due_at, self._look_again_at]
-            if self._hungry and not self.stop_requested and self.dispatcher.room():
-                return 0.0
-        times.append(self._ask_bell_at)
+            if self._hungry and not self.stop_requested:
+                if self.dispatcher.appetite(self._queues, now):
+                    return 0.0
+                times.append(self.dispatcher.next_fetch(now))
+        if self.dispatcher.backlog:
+            times.append(now + 0.05)
         return max(0.0, min(time for time in times if time is not None) - now)
 
     # -- the doorbell ----------------------------------------------------------------------------
@@ -310,6 +338,7 @@ class Worker:
         self._watch_bell()
         if not rung:
             return
+        self._hear_of([word for word in rung if word not in (CANCEL, UNKNOWN)])
         self._hungry = True
         self._look_again_at = now + DEBOUNCE_SECONDS
         # A queue's name may stand for a run that is due later, and a cancel for one of ours: look.
@@ -318,11 +347,13 @@ class Worker:
     # -- looking ---------------------------------------------------------------------------------
 
     def _look(self, now: float) -> None:
-        """One statement tells all that may have changed: what is due, ready, to be cancelled."""
-        seen = house.look(self._ledger, self.id, self.queues)
+        """One statement tells all that may have changed: what is due, ready, to be cancelled, who is gone."""
+        if not self.backend.queues and not self.given.queues:
+            self._hear_of(self._ledger.ready_queues())
+        seen = house.look(self._ledger, self.id, self._queues)
         self._look_at = now + LOOK_SECONDS
         self._due_at = None
-        if seen.next_due is not None:
+        if seen.next_due is not None and not self.stop_requested:
             if seen.next_due <= 0:
                 self._ledger.promote()
                 self._hungry = True
@@ -335,6 +366,13 @@ class Worker:
             self.caretaker.expire_soon()
         for token in seen.cancelling:
             self._cancel(token)
+        for lease in self._watch.look(seen.leases, time.monotonic()):
+            if self._ledger.mark_lost(lease.worker, lease.seen_at):
+                logger.warning("Worker %s is lost: its lease was not renewed for %g s.", lease.worker, lease.seconds)
+                self.caretaker.recover_soon()
+        watched_at = self._watch.next_time()
+        if watched_at is not None:
+            self._look_at = min(self._look_at, max(watched_at, now + 0.02))
 
     def _cancel(self, token: int) -> None:
         flight = self._in_flight.get(token)
@@ -353,41 +391,45 @@ class Worker:
 
     # -- claiming --------------------------------------------------------------------------------
 
-    def _claim(self) -> None:
-        room = self.dispatcher.room()
-        if not room:
+    def _claim(self, now: float) -> None:
+        wanted = self.dispatcher.appetite(self._queues, now)
+        if not wanted:
             return
         self._hungry = False
-        for horizon, wanted in room.items():
-            limit = min(wanted, CLAIM_LIMIT)
+        for want in wanted:
+            limit = min(want.limit, CLAIM_LIMIT)
             if self.given.max_runs is not None:
                 limit = min(limit, self.given.max_runs - self.executed - len(self._in_flight))
             if limit < 1:
                 continue
             self._must_reconcile = True
-            claims = self._ledger.claim(self.id, self.queues, limit, horizon=horizon)
+            claims = self._ledger.claim(self.id, want.queues, limit, horizon=want.horizon)
             self._must_reconcile = False
-            for claim in claims:
-                self._take_on(claim)
+            self._take_on(claims)
             if len(claims) >= limit:
                 self._hungry = True
+        self.settler.busy = self._hungry
         self.dispatcher.dispatch()
 
-    def _take_on(self, claim: Claimed) -> None:
-        flight = Flight(claim, *self._traits(claim))
-        self._in_flight[claim.token] = flight
-        self.dispatcher.backlog.append(flight)
-        tell("claimed", **_facts(claim, self.id))
+    def _take_on(self, claims: list[Claimed]) -> None:
+        now = time.monotonic()
+        flights = [Flight(claim, *self._traits(claim), now) for claim in claims]
+        for flight in flights:
+            self._in_flight[flight.claim.token] = flight
+        self.dispatcher.take_on(flights)
+        if events.are_told():
+            for claim in claims:
+                tell("claimed", **_facts(claim, self.id))
 
     def _traits(self, claim: Claimed) -> tuple[float | None, bool]:
         """The timeout of a run, and whether it is a coroutine. The executor finds what is wrong with it."""
         try:
-            task, effective = resolve(
+            resolved = resolve(
                 self.backend.config, claim.task, claim.queue, claim.priority, claim.backend, claim.overrides
             )
         except TaskNotFound:
             return None, False
-        return effective.timeout, iscoroutinefunction(task.func)
+        return resolved.options.timeout, resolved.is_coroutine
 
     def _reconcile(self) -> None:
         """
@@ -409,30 +451,31 @@ class Worker:
     # -- what the children tell ------------------------------------------------------------------
 
     def _started(self, flight: Flight) -> None:
-        tell("started", **_facts(flight.claim, self.id))
+        if events.are_told():
+            tell("started", **_facts(flight.claim, self.id))
 
-    def _ended(self, flight: Flight, settlement: Settlement | None, settled: bool) -> None:
+    def _ended(self, flight: Flight, settlement: Written | None, settled: bool) -> None:
         claim = flight.claim
-        now = time.monotonic()
         self.executed += 1
-        if flight.started_at is not None:
-            self.dispatcher.durations.note(claim.task, now - flight.started_at)
         self._hungry = True
         if settlement is None:
             # It found that the run was no longer its own.
             del self._in_flight[claim.token]
-        elif settled:
+            return
+        # As the child measured it: here many ends may be read at once.
+        self.dispatcher.durations.note(claim.task, settlement.duration)
+        if settled:
             del self._in_flight[claim.token]
             self._announce(claim, settlement, settlement.next_state)
         else:
-            self.settler.add(claim, settlement, now)
+            self.settler.add(claim, settlement, time.monotonic())
 
     def _returned(self, flights: list[Flight]) -> None:
         """A child gave back what it had not started."""
         if self.stop_requested:
             self._give_back(flights)
         else:
-            self.dispatcher.backlog.extendleft(reversed(flights))
+            self.dispatcher.take_back(flights, time.monotonic())
 
     def _give_back(self, flights: Sequence[Flight]) -> None:
         now = time.monotonic()
@@ -454,64 +497,37 @@ class Worker:
         now = time.monotonic()
         for flight in died.started:
             self.executed += 1
-            self.settler.add(flight.claim, self._obituary(flight, died, now), now)
+            self.settler.add(flight.claim, obituary(flight, died), now)
         self._hungry = True
         self._returned(died.unstarted)
-
-    def _obituary(self, flight: Flight, died: Died, now: float) -> Settlement:
-        """How an execution is settled whose process died under it."""
-        claim = flight.claim
-        duration = now - (flight.started_at or now)
-        facts: dict[str, Any] = {
-            "run_id": claim.id,
-            "token": claim.token,
-            "duration": duration,
-            "executor": f"{socket.gethostname()}:{died.pid}",
-            "output": died.output,
-            "peak_memory": died.peak_memory,
-            "error_message": died.evidence,
-        }
-        if died.killed and flight.doomed is not None and flight.kill_at is not None and now >= flight.kill_at:
-            return _condemned(flight, facts)
-        if died.killed or died.code is None or len(died.started) > 1:
-            # It died for another's sake, or nobody can say whose fault it was: uncharged, and alone next time.
-            return Settlement(
-                outcome=Outcome.INTERRUPTED,
-                next_state=State.READY,
-                reason="Its process died while it held other runs.",
-                suspect=not died.killed,
-                **facts,
-            )
-        crashes = claim.crashes + 1
-        quarantined = crashes >= CRASHES_TO_QUARANTINE
-        return Settlement(
-            outcome=Outcome.CRASHED,
-            next_state=State.QUARANTINED if quarantined else State.READY,
-            reason=f"It killed {crashes} processes. {died.evidence}" if quarantined else died.evidence,
-            error_class=f"{TaskCrashed.__module__}.{TaskCrashed.__qualname__}",
-            suspect=False,
-            **facts,
-        )
 
     # -- settling --------------------------------------------------------------------------------
 
     def _settle(self, now: float) -> None:
+        given_back = False
         for claim, settlement, state in self.settler.flush(self._ledger, now):
             self._in_flight.pop(claim.token, None)
             if state is None:
                 tell("not ours any more", level=logging.WARNING, **_facts(claim, self.id))
             else:
+                given_back = given_back or state is State.READY
                 self._announce(claim, settlement, state)
+        if given_back:
+            # Whoever has room for it shall not wait for the next look.
+            self._hungry = True
+            house.ring(self._ledger, house.channel_of(self.backend.config.cluster), UNKNOWN)
         # Receivers may have used Django's connections here, which nobody else tends.
         close_old_connections()
 
-    def _announce(self, claim: Claimed, settlement: Settlement, state: State) -> None:
-        facts = _facts(claim, self.id) | {
-            "outcome": settlement.outcome.value,
-            "state": state.value,
-            "seconds": round(settlement.duration, 6),
-        }
-        tell(_EVENTS.get(settlement.outcome, "settled"), level=_level(settlement.outcome, state), **facts)
+    def _announce(self, claim: Claimed, settlement: Settleable, state: State) -> None:
+        level = _level(settlement.outcome, state)
+        if events.are_told(level):
+            facts = _facts(claim, self.id) | {
+                "outcome": settlement.outcome.value,
+                "state": state.value,
+                "seconds": round(settlement.duration, 6),
+            }
+            tell(_EVENTS.get(settlement.outcome, "settled"), level=level, **facts)
         try:
             announce.settled(self.backend, claim, settlement, state, self._ledger)
         except DatabaseError as error:
@@ -522,6 +538,7 @@ class Worker:
 
     def _database_is_away(self, error: Exception) -> None:
         self._session.close()
+        self._watch.forget()
         self._must_reconcile = True
         self._retry_at = time.monotonic() + RETRY_SECONDS
         # Where only the connection broke, the server may go on with a claim, and commit it, until its
@@ -545,9 +562,8 @@ class Worker:
         self.settler.clear()
         self.dispatcher.backlog.clear()
         self._in_flight.clear()
-        for child in list(self.pool.children.values()):
-            child.held.clear()
-            self.pool._kill(child)
+        self._watch.forget()
+        self.pool.drop()
         while True:
             try:
                 self._begin()
@@ -568,28 +584,32 @@ class Worker:
             self.pool.stop()
             self._give_back(list(self.dispatcher.backlog))
             self.dispatcher.backlog.clear()
-        if self.stop_requested > 1:
-            self._stop_at = min(self._stop_at, now)
-        if now >= self._stop_at and self._kill_at is None:
-            self._kill_at = now + KILL_SECONDS
+        if self._kill_at is None and (now >= self._stop_at or self.stop_requested > 1):
+            self._kill_at = now if self.stop_requested > 1 else now + KILL_SECONDS
             self._interrupt_all()
-        if self._kill_at is not None and now >= self._kill_at:
-            self.pool.kill()
-            self._kill_at = now + KILL_SECONDS
         if self._kill_at is not None and self.stop_requested > 1:
+            self._kill_at = min(self._kill_at, now)
+        if self._kill_at is not None and now >= self._kill_at and self._leave_at is None:
+            self._leave_at = now + LEAVE_SECONDS
             self.pool.kill()
 
     def _interrupt_all(self) -> None:
+        assert self._kill_at is not None
         for child in self.pool.children.values():
-            for flight in list(child.held.values()):
+            for flight in list(child.under_way):
                 if flight.started_at is not None:
                     flight.doomed = None
                     self.pool.interrupt(child, flight, Outcome.INTERRUPTED, "The worker was stopped.")
+                    # If it has to be killed, then for this.
+                    flight.kill_at = self._kill_at
 
     def _is_done(self) -> bool:
         idle = not self._in_flight and not len(self.settler)
         if self.stop_requested:
-            return idle or (self._kill_at is not None and self._away_since is not None)
+            if not idle and self._leave_at is not None and time.monotonic() >= self._leave_at:
+                logger.warning("Leaving %s runs to whoever finds this lease lost.", len(self._in_flight))
+                return True
+            return idle
         if self.given.max_runs is not None and self.executed >= self.given.max_runs and idle:
             return True
         return self.given.burst and idle and not self._hungry and self._pool_is_ready() and self._nothing_ready()
@@ -599,7 +619,7 @@ class Worker:
 
     def _nothing_ready(self) -> bool:
         try:
-            seen = house.look(self._ledger, self.id, self.queues)
+            seen = house.look(self._ledger, self.id, self._queues)
         except DatabaseError:
             return False
         if seen.ready or (seen.next_due is not None and seen.next_due <= 0):
@@ -630,36 +650,3 @@ def _facts(claim: Claimed, worker: str) -> dict[str, Any]:
         "attempt": claim.attempts,
         "worker": worker,
     }
-
-
-def _condemned(flight: Flight, facts: dict[str, Any]) -> Settlement:
-    """It would not stop when it was told, and its process was killed for it."""
-    assert flight.doomed is not None
-    outcome, reason = flight.doomed
-    claim = flight.claim
-    if outcome is Outcome.CANCELLED:
-        return Settlement(outcome=outcome, next_state=State.CANCELLED, reason=reason, **facts)
-    if outcome is Outcome.INTERRUPTED:
-        return Settlement(outcome=outcome, next_state=State.READY, reason=reason, **facts)
-    return _timed_out(claim, reason, facts)
-
-
-def _timed_out(claim: Claimed, reason: str, facts: dict[str, Any]) -> Settlement:
-    error = TaskTimeout(reason)
-    facts |= {
-        "error_class": f"{TaskTimeout.__module__}.{TaskTimeout.__qualname__}",
-        "error_message": f"{reason} It did not stop when it was told to, and its process was killed.",
-    }
-    try:
-        admitted = admit(claim)
-    except (TaskNotFound, BadTaskSignature):
-        verdict = policy.Verdict(State.FAILED, reason=reason)
-    else:
-        verdict = policy.after_failure(error, claim.failures + 1, admitted.options, admitted.result)
-    return Settlement(
-        outcome=Outcome.TIMED_OUT,
-        next_state=verdict.state,
-        delay=verdict.delay,
-        reason=verdict.reason,
-        **facts,
-    )

@@ -7,26 +7,28 @@ what became of it.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
+from typing import NamedTuple
 
-from django_manta.ledger import Claimed, Ledger, Settlement
+from django_manta.ledger import Claimed, Ledger, Settleable
 from django_manta.states import State
 
-#: How long an outcome waits for company, and how many travel together.
+#: How long an outcome waits for company: when others are likely to follow at once, and when not.
 LINGER_SECONDS = 0.002
-BATCH = 200
+BUSY_LINGER_SECONDS = 0.02
+
+#: How many travel together, and how many are worth a journey while more are coming.
+BATCH = 500
+WORTHWHILE = 200
 
 #: A row that somebody holds is tried again after so long.
-BUSY_SECONDS = 0.02
+LOCKED_SECONDS = 0.02
 
 
-@dataclass(slots=True)
-class Waiting:
+class Waiting(NamedTuple):
     claim: Claimed
-    settlement: Settlement
+    settlement: Settleable
     since: float
-    not_before: float = 0.0
 
 
 class Settler:
@@ -34,39 +36,54 @@ class Settler:
 
     def __init__(self, worker: str) -> None:
         self.worker = worker
+        #: More outcomes are on their way: the worker has as much in hand as it can.
+        self.busy = False
+        #: In the order in which they came.
         self._waiting: dict[int, Waiting] = {}
+        #: What somebody held the row of, and when to try it again.
+        self._locked: dict[int, Waiting] = {}
+        self._locked_until = 0.0
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._waiting) + len(self._locked)
 
     def __contains__(self, token: int) -> bool:
-        return token in self._waiting
+        return token in self._waiting or token in self._locked
 
-    def add(self, claim: Claimed, settlement: Settlement, now: float) -> None:
+    def add(self, claim: Claimed, settlement: Settleable, now: float) -> None:
         self._waiting[claim.token] = Waiting(claim, settlement, now)
 
     def next_time(self) -> float | None:
         """When the next batch should go, or None if nothing waits."""
-        if not self._waiting:
-            return None
-        if len(self._waiting) >= BATCH:
-            return 0.0
-        return min(max(one.since + LINGER_SECONDS, one.not_before) for one in self._waiting.values())
+        times = []
+        for oldest in self._waiting.values():
+            if len(self._waiting) >= WORTHWHILE:
+                return 0.0
+            times.append(oldest.since + (BUSY_LINGER_SECONDS if self.busy else LINGER_SECONDS))
+            break
+        if self._locked:
+            times.append(self._locked_until)
+        return min(times, default=None)
 
-    def flush(self, ledger: Ledger, now: float) -> Iterator[tuple[Claimed, Settlement, State | None]]:
+    def flush(self, ledger: Ledger, now: float) -> Iterator[tuple[Claimed, Settleable, State | None]]:
         """Settle what is due. What moved, with its state; None where it was no longer ours."""
-        due = islice((one for one in list(self._waiting.values()) if one.not_before <= now), BATCH)
-        batch = {one.claim.token: one for one in due}
+        if self._locked and self._locked_until <= now:
+            self._waiting = self._locked | self._waiting
+            self._locked = {}
+        batch = list(islice(self._waiting.values(), BATCH))
         if not batch:
             return
-        settled = ledger.settle([one.settlement for one in batch.values()], self.worker)
-        for token, one in batch.items():
-            if token in settled.busy:
-                one.not_before = now + BUSY_SECONDS
-                continue
+        settled = ledger.settle([one.settlement for one in batch], self.worker)
+        for one in batch:
+            token = one.claim.token
             del self._waiting[token]
-            yield one.claim, one.settlement, settled.moved.get(token)
+            if token in settled.busy:
+                self._locked[token] = one
+                self._locked_until = now + LOCKED_SECONDS
+            else:
+                yield one.claim, one.settlement, settled.moved.get(token)
 
     def clear(self) -> None:
         """Our lease is lost: nothing of this is ours to settle."""
         self._waiting.clear()
+        self._locked.clear()

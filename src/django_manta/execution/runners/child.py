@@ -20,21 +20,23 @@ from collections import deque
 from typing import Any
 
 from django.tasks import task_backends
+from django.tasks.signals import log_task_finished, log_task_started, task_finished, task_started
 
-from django_manta.execution import limits
-from django_manta.execution.executor import Execution, execute
+from django_manta.execution import executor, limits, tending
+from django_manta.execution.executor import execute
 from django_manta.execution.output import Recorder
+from django_manta.execution.runners import wire
 from django_manta.execution.runners.concurrent import Concurrent
-from django_manta.execution.runners.wire import Inbox, Kind, frame, unpack_claim
-from django_manta.ledger import Claimed, Ledger, Settlement, own_session
+from django_manta.execution.runners.wire import Inbox, Kind, frame
+from django_manta.ledger import Claimed, Ledger, Written, own_session
 from django_manta.states import Outcome
 
 #: How much is read from the socket at once.
 READ_BYTES = 256 * 1024
 
-#: How many of the last outcomes are kept in case the worker dies, and how large their results may be.
+#: How many of the last outcomes are kept in case the worker dies, and how large they may be.
 KEPT_OUTCOMES = 256
-KEPT_RESULT_CHARACTERS = 64 * 1024
+KEPT_CHARACTERS = 64 * 1024
 
 
 def serve(request: dict[str, Any], descriptors: list[int]) -> int:
@@ -44,6 +46,7 @@ def serve(request: dict[str, Any], descriptors: list[int]) -> int:
     recorder.install()
     _limit_memory(request.get("memory_limit"))
     _hush_django()
+    tending.start_anew()
     if request.get("slots"):
         return Concurrent(worker, recorder, request["slots"]).serve()
     return Child(worker, recorder).serve()
@@ -57,13 +60,16 @@ def _limit_memory(limit: int | None) -> None:
 
 def _hush_django() -> None:
     """
-    Django logs a line at each start and each end. The worker tells the same (``-v 2``), and making two
-    log records that nobody reads costs as much as a quarter of a short run; a project that wants
-    Django's lines from its workers sets the level of the logger ``django.tasks`` itself.
+    Django logs a line at each start and each end. The worker tells the same (``-v 2``), and two log
+    records that nobody reads cost a quarter of a short run: here only failures are logged, unless the project
+    has set the level of the logger ``django.tasks`` itself. With their receivers gone the signals cost nothing.
     """
     logger = logging.getLogger("django.tasks")
     if logger.level == logging.NOTSET:
         logger.setLevel(logging.WARNING)
+        task_started.disconnect(log_task_started)
+        task_finished.disconnect(log_task_finished)
+        executor.logs_failures = True
 
 
 class Child:
@@ -82,7 +88,7 @@ class Child:
         #: The token to interrupt, what that counts as, and why.
         self._interrupt: tuple[int, Outcome, str] | None = None
         #: What ended lately: the worker has settled it, is about to, or died before it could.
-        self._kept: deque[tuple[Claimed, Settlement]] = deque(maxlen=KEPT_OUTCOMES)
+        self._kept: deque[tuple[Claimed, Written]] = deque(maxlen=KEPT_OUTCOMES)
 
     def serve(self) -> int:
         signal.signal(signal.SIGUSR1, self._raise_inside)
@@ -110,12 +116,12 @@ class Child:
 
     def _execute(self, claim: Claimed) -> bytes:
         execution = execute(claim, executor=self.executor, output=self.recorder.tail)
-        settlement = None if execution.settled else execution.settlement
+        told, row = wire.end(claim.token, execution.settlement, settled=execution.settled)
         with self._changed:
             self._current = None
-            if settlement is not None and len(settlement.result or "") <= KEPT_RESULT_CHARACTERS:
-                self._kept.append((claim, settlement))
-        return ended(claim, execution)
+            if row is not None and not execution.settled and len(row.text) <= KEPT_CHARACTERS:
+                self._kept.append((claim, row))
+        return told
 
     def _send(self, data: bytes) -> None:
         try:
@@ -158,9 +164,9 @@ class Child:
         with self._changed:
             self._orders.clear()
             kept = list(self._kept)
-        held: dict[tuple[str, str], list[Settlement]] = {}
-        for claim, settlement in kept:
-            held.setdefault((claim.backend, claim.worker), []).append(settlement)
+        held: dict[tuple[str, str], list[Written]] = {}
+        for claim, row in kept:
+            held.setdefault((claim.backend, claim.worker), []).append(row)
         with contextlib.suppress(Exception):
             for (backend, worker), settlements in held.items():
                 database: str = task_backends[backend].database  # type: ignore[attr-defined]
@@ -169,22 +175,16 @@ class Child:
     def _obey(self, kind: Kind, body: Any) -> None:
         with self._changed:
             if kind is Kind.RUN:
-                self._orders.extend(map(unpack_claim, body))
+                self._orders.extend(wire.read_orders(body))
             elif kind is Kind.TAKE_BACK:
                 tokens = [claim.token for claim in self._orders]
                 self._orders.clear()
                 # Under the lock: none of them can be started after this is sent.
                 self._send(frame(Kind.GIVEN_BACK, tokens))
             elif kind is Kind.INTERRUPT:
-                self._interrupt = body
+                self._interrupt = body[0], Outcome(body[1]), body[2]
                 if self._current == body[0]:
                     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
             elif kind is Kind.STOP:
                 self._stopping = True
             self._changed.notify()
-
-
-def ended(claim: Claimed, execution: Execution) -> bytes:
-    """The frame that tells how an execution ended, and how much memory the process has needed."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return frame(Kind.ENDED, (claim.token, execution.settlement, execution.settled, peak))

@@ -20,7 +20,8 @@ from django_manta.exceptions import TaskCancelled, TaskTimeout
 from django_manta.execution import executor
 from django_manta.execution.limits import Limit
 from django_manta.execution.output import Recorder
-from django_manta.execution.runners.wire import Inbox, Kind, frame, unpack_claim
+from django_manta.execution.runners import wire
+from django_manta.execution.runners.wire import Inbox, Kind, frame
 from django_manta.ledger import Claimed
 from django_manta.states import Outcome
 
@@ -65,9 +66,8 @@ class Concurrent:
         finally:
             with self._lock:
                 del self._running[token]
-        from django_manta.execution.runners.child import ended
-
-        self._send(ended(claim, execution))
+        told, _ = wire.end(token, execution.settlement, settled=execution.settled)
+        self._send(told)
         self._leave_if_done()
 
     def _call_coroutine(
@@ -133,7 +133,7 @@ class Concurrent:
 
     def _obey(self, kind: Kind, body: Any) -> None:
         if kind is Kind.RUN:
-            claims = [unpack_claim(packed) for packed in body]
+            claims = wire.read_orders(body)
             with self._lock:
                 self._unstarted.update({claim.token: claim for claim in claims})
             for claim in claims:
@@ -147,7 +147,7 @@ class Concurrent:
             with self._lock:
                 cancel = self._running.get(body[0])
             if cancel is not None:
-                cancel(*body[1:])
+                cancel(Outcome(body[1]), body[2])
         elif kind is Kind.STOP:
             self._stopping = True
             self._leave_if_done()

@@ -125,12 +125,13 @@ def _fork(control: socket.socket, request: dict[str, Any], descriptors: list[int
 def _report_the_dead(control: socket.socket) -> None:
     while True:
         try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
+            pid, status, used = os.wait4(-1, os.WNOHANG)
         except ChildProcessError:
             return
         if pid == 0:
             return
-        _send(control, {"died": pid, "code": os.waitstatus_to_exitcode(status)})
+        code = os.waitstatus_to_exitcode(status)
+        _send(control, {"died": pid, "code": code, "peak_memory": used.ru_maxrss * 1024})
 
 
 def _wait_for_children() -> None:

@@ -17,15 +17,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from django_manta.execution.output import tail_of
 from django_manta.execution.runners.forkserver import MESSAGE_BYTES
-from django_manta.execution.runners.wire import Inbox, Kind, frame, pack_claim
-from django_manta.ledger import Claimed, Settlement
+from django_manta.execution.runners.wire import End, Inbox, Kind, frame, orders
+from django_manta.ledger import Claimed, Written
 from django_manta.states import Outcome
 
 logger = logging.getLogger("django_manta")
@@ -46,7 +46,8 @@ class Flight:
     claim: Claimed
     timeout: float | None
     concurrent: bool = False
-    claimed_at: float = field(default_factory=time.monotonic)
+    #: Since when it waits for a child.
+    waiting_since: float = field(default_factory=time.monotonic)
     started_at: float | None = None
     #: What its end counts as if the process has to be killed for it, and why.
     doomed: tuple[Outcome, str] | None = None
@@ -100,15 +101,21 @@ class Child:
     closed: bool = False
     code: int | None = None
     asked_back: bool = False
-    last_told: float = 0.0
 
     @property
-    def unstarted(self) -> list[Flight]:
-        return [flight for flight in self.held.values() if flight.started_at is None]
+    def head(self) -> Flight | None:
+        """What it executes now, or will next: it keeps the order in which it was given runs."""
+        for flight in self.held.values():
+            return flight
+        return None
 
     @property
-    def current(self) -> Flight | None:
-        return next((flight for flight in self.held.values() if flight.started_at is not None), None)
+    def under_way(self) -> Iterable[Flight]:
+        """What may be executing: of many at a time each, else only the head."""
+        if self.slots:
+            return self.held.values()
+        head = self.head
+        return () if head is None else (head,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +139,7 @@ class Pool:
         recycle: Recycle,
         *,
         on_started: Callable[[Flight], None],
-        on_ended: Callable[[Flight, Settlement | None, bool], None],
+        on_ended: Callable[[Flight, Written | None, bool], None],
         on_returned: Callable[[list[Flight]], None],
         on_died: Callable[[Died], None],
     ) -> None:
@@ -140,6 +147,7 @@ class Pool:
         self.processes = processes
         self.async_slots = async_slots
         self.recycle = recycle
+        self._recycles = recycle.runs is not None or recycle.memory is not None
         self.children: dict[int, Child] = {}
         self.stopping = False
         self._on_started = on_started
@@ -180,6 +188,12 @@ class Pool:
         """End every child now."""
         self.stopping = True
         for child in list(self.children.values()):
+            self._kill(child)
+
+    def drop(self) -> None:
+        """End every child now and forget what it held: nothing of it is ours any more. Others follow."""
+        for child in list(self.children.values()):
+            child.held.clear()
             self._kill(child)
 
     def close(self) -> None:
@@ -228,7 +242,7 @@ class Pool:
     def give(self, child: Child, flights: list[Flight]) -> None:
         for flight in flights:
             child.held[flight.claim.token] = flight
-        self._send(child, frame(Kind.RUN, [pack_claim(flight.claim) for flight in flights]))
+        self._send(child, orders([flight.claim for flight in flights]))
 
     def take_back(self, child: Child) -> None:
         """Ask for what it has not started; the answer comes by ``on_returned``."""
@@ -242,13 +256,13 @@ class Pool:
         if flight.doomed is None or flight.doomed[0] is Outcome.TIMED_OUT:
             flight.doomed = outcome, reason
             flight.kill_at = time.monotonic() + GRACE_SECONDS
-            self._send(child, frame(Kind.INTERRUPT, (flight.claim.token, outcome, reason)))
+            self._send(child, frame(Kind.INTERRUPT, (flight.claim.token, outcome.value, reason)))
 
     def tend(self, now: float) -> float | None:
         """Start what is missing, kill what is overdue. When to come again."""
         next_time = None
         for child in list(self.children.values()):
-            for flight in child.held.values():
+            for flight in child.under_way:
                 if flight.kill_at is None:
                     continue
                 if now < flight.kill_at:
@@ -315,6 +329,7 @@ class Pool:
                 self._adopt(told["request"], told["forked"])
             elif (child := self.children.get(told["died"])) is not None:
                 child.code = told["code"]
+                child.peak_memory = told["peak_memory"]
                 if child.closed:
                     self._bury(child)
 
@@ -358,20 +373,21 @@ class Pool:
 
     def _heed(self, child: Child, kind: Kind, body: Any) -> None:
         if kind is Kind.ENDED:
-            token, settlement, settled, child.peak_memory = body
-            flight = child.held.pop(token, None)
+            end = End(*body)
+            child.peak_memory = end.peak_memory
+            flight = child.held.pop(end.token, None)
             if flight is None:
                 # The lease under which it was given was lost meanwhile: nobody waits for its end.
                 return
             child.executed += 1
-            self._on_ended(flight, settlement, settled)
-            self._retire_if_worn(child)
+            self._on_ended(flight, end.written(flight.claim.id), end.settled)
+            if self._recycles:
+                self._retire_if_worn(child)
         elif kind is Kind.STARTED:
             flight = child.held.get(body)
             if flight is None:
                 return
             now = flight.started_at = time.monotonic()
-            child.last_told = now
             if flight.timeout is not None:
                 flight.kill_at = now + flight.timeout + GRACE_SECONDS
                 flight.doomed = Outcome.TIMED_OUT, f"The task ran longer than its timeout of {flight.timeout:g} s."

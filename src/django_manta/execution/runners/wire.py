@@ -1,20 +1,24 @@
 """
 Frames between a worker and its children.
 
-A frame is a kind, a length and a body. Bodies are pickled: both ends are this same code, started by
-one another, over a socket that nobody else holds.
+A frame is a kind, a length and a body. Both ends are this same code, started by one another, over a
+socket that nobody else holds; so the bodies are in Python's own formats: pickle for orders, which
+hold dates, and marshal for the rest, which is plain and has to be quick.
 """
 
+import marshal
 import pickle
+import resource
 import struct
-from collections.abc import Iterator
-from dataclasses import fields
+import time
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
-from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
-from django_manta.ledger import Claimed
+from django_manta.ids import read_id
+from django_manta.ledger import Claimed, Settlement, Written, written
+from django_manta.states import Outcome, State
 
 _HEADER = struct.Struct("!BI")
 
@@ -27,28 +31,85 @@ class Kind(IntEnum):
     STOP = 4  # leave when nothing is left to do
     # From a child.
     HELLO = 10  # ready for orders
-    STARTED = 11  # an execution begins, with its time limit
+    STARTED = 11  # an execution begins
     ENDED = 12  # an execution ended, with its settlement
     GIVEN_BACK = 13  # tokens that will not be started here
 
 
-#: A claim as a plain tuple: pickling a dataclass with a UUID in it costs more than all the rest of a frame.
-_CLAIM_FIELDS = [each.name for each in fields(Claimed) if each.name != "id"]
-_claim_values = attrgetter(*_CLAIM_FIELDS)
-
-
-def pack_claim(claim: Claimed) -> tuple[bytes, tuple[Any, ...]]:
-    return claim.id.bytes, _claim_values(claim)
-
-
-def unpack_claim(packed: tuple[bytes, tuple[Any, ...]]) -> Claimed:
-    run_id, values = packed
-    return Claimed(id=UUID(bytes=run_id), **dict(zip(_CLAIM_FIELDS, values, strict=True)))
+_KINDS = {int(kind): kind for kind in Kind}
 
 
 def frame(kind: Kind, body: Any = None) -> bytes:
-    packed = pickle.dumps(body, protocol=pickle.HIGHEST_PROTOCOL)
+    packed = marshal.dumps(body)
     return _HEADER.pack(kind, len(packed)) + packed
+
+
+def orders(claims: Sequence[Claimed]) -> bytes:
+    """The frame that hands runs to a child. As bare tuples: a class costs more than all it holds."""
+    packed = pickle.dumps([(claim.id.bytes, *claim[1:]) for claim in claims], protocol=pickle.HIGHEST_PROTOCOL)
+    return _HEADER.pack(Kind.RUN, len(packed)) + packed
+
+
+def read_orders(packed: bytes) -> list[Claimed]:
+    return [Claimed._make((read_id(values[0]), *values[1:])) for values in pickle.loads(packed)]
+
+
+class End(NamedTuple):
+    """How an execution ended, on its way to the worker. Without an outcome: it was no longer wanted."""
+
+    token: int
+    #: The run's row says so already.
+    settled: bool
+    #: The most memory that the process has ever needed, in bytes.
+    peak_memory: int
+    outcome: str = ""
+    next_state: str = ""
+    duration: float = 0.0
+    told: bool = False
+    text: str = ""
+
+    def written(self, run_id: UUID) -> Written | None:
+        """What the worker settles."""
+        if not self.outcome:
+            return None
+        return Written(
+            run_id,
+            self.token,
+            _OUTCOMES[self.outcome],
+            _STATES[self.next_state],
+            self.duration,
+            self.told,
+            self.text,
+        )
+
+
+_OUTCOMES = {outcome.value: outcome for outcome in Outcome}
+_STATES = {state.value: state for state in State}
+
+
+#: To ask the kernel costs as much as a short execution: so often is enough to see a process grow.
+_PEAK_SECONDS = 0.1
+_peak, _peak_at = 0, 0.0
+
+
+def _peak_memory(*, now: bool) -> int:
+    global _peak, _peak_at
+    moment = time.monotonic()
+    if now or moment - _peak_at >= _PEAK_SECONDS:
+        _peak, _peak_at = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, moment
+    return _peak
+
+
+def end(token: int, settlement: Settlement | None, *, settled: bool) -> tuple[bytes, Written | None]:
+    """The frame that tells how an execution ended, and the settlement in it, written down."""
+    peak = _peak_memory(now=settlement is None or settlement.outcome is not Outcome.SUCCESSFUL)
+    if settlement is None:
+        return frame(Kind.ENDED, (token, settled, peak)), None
+    if settlement.outcome is not Outcome.SUCCESSFUL:
+        settlement.peak_memory = peak
+    row = written(settlement)
+    told = (token, settled, peak, row.outcome.value, row.next_state.value, row.duration, row.told, row.text)
+    return frame(Kind.ENDED, told), row
 
 
 class Inbox:
@@ -63,12 +124,16 @@ class Inbox:
         start = 0
         try:
             while len(buffer) - start >= _HEADER.size:
-                kind, length = _HEADER.unpack_from(buffer, start)
+                number, length = _HEADER.unpack_from(buffer, start)
                 end = start + _HEADER.size + length
                 if len(buffer) < end:
                     break
-                body = pickle.loads(memoryview(buffer)[start + _HEADER.size : end])
+                kind = _KINDS[number]
+                body = memoryview(buffer)[start + _HEADER.size : end]
                 start = end
-                yield Kind(kind), body
+                # Orders are read by whoever executes them.
+                yield kind, bytes(body) if kind is Kind.RUN else marshal.loads(body)
         finally:
+            # The loop variable is a view of the buffer, which cannot shrink under it.
+            body = None  # type: ignore[assignment]
             del buffer[:start]

@@ -1,5 +1,5 @@
 -- All that an idle worker needs to know: is something ready, when is something due, what is to be cancelled,
--- did something expire.
+-- did something expire, whose leases are in force.
 SELECT
     EXISTS (
         SELECT FROM unnest(%(queues)s::text[]) AS listed (queue)
@@ -27,4 +27,9 @@ SELECT
             AND expires_at IS NOT NULL
             AND expires_at <= statement_timestamp()
             AND attempts = 0
+    ),
+    (
+        SELECT json_agg(json_build_array(worker.id, worker.seen_at::text, worker.lease_seconds))::text
+        FROM manta_worker AS worker
+        WHERE worker.lost_at IS NULL AND worker.id <> %(worker)s
     )

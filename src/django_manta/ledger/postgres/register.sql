@@ -8,6 +8,8 @@ INSERT INTO manta_worker (
     cluster,
     queues,
     runner,
+    lease_seconds,
+    slots,
     started_at,
     seen_at
 )
@@ -20,6 +22,8 @@ VALUES (
     %(cluster)s,
     %(queues)s::jsonb,
     %(runner)s,
+    %(lease_seconds)s,
+    %(slots)s,
     statement_timestamp(),
     statement_timestamp()
 )

@@ -1,5 +1,5 @@
 -- All that an idle worker needs to know: is something ready, when is something due, what is to be cancelled,
--- did something expire.
+-- did something expire, whose leases are in force.
 SELECT
     EXISTS (
         SELECT 1 FROM json_each(%(queues)s) AS listed
@@ -27,4 +27,9 @@ SELECT
             AND expires_at IS NOT NULL
             AND expires_at <= strftime('%%Y-%%m-%%d %%H:%%M:%%f000', 'now')
             AND attempts = 0
+    ),
+    (
+        SELECT json_group_array(json_array(worker.id, worker.seen_at, worker.lease_seconds))
+        FROM manta_worker AS worker
+        WHERE worker.lost_at IS NULL AND worker.id <> %(worker)s
     )

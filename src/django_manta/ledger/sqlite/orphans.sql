@@ -8,7 +8,8 @@ SELECT
     run.overrides,
     run.losses,
     run.suspect,
-    run.worker
+    run.worker,
+    COALESCE(worker.slots, 0)
 FROM manta_run AS run
 LEFT JOIN manta_worker AS worker ON worker.id = run.worker
 WHERE

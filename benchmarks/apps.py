@@ -1,0 +1,16 @@
+import os
+from pathlib import Path
+
+from django.apps import AppConfig
+
+
+class BenchmarksConfig(AppConfig):
+    """An app, so that workers find the tasks, and so that each of their processes can be told to trace."""
+
+    name = "benchmarks"
+
+    def ready(self) -> None:
+        if directory := os.environ.get("MANTA_BENCH_TRACE"):
+            from benchmarks import tracing
+
+            tracing.install(Path(directory))

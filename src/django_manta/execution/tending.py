@@ -1,0 +1,87 @@
+"""
+Keeps Django's connections fit between executions.
+
+What ``close_old_connections()`` does around each request, with three differences. A connection on
+which the caller holds a transaction is left alone, as in a TestCase. One on which a task left a
+transaction open is dropped. And ``CONN_MAX_AGE = 0`` is not obeyed: "close after each request" is made
+for web servers with more processes than the database has connections; an executor keeps its one, and
+has it checked before it is used again.
+
+Only aliases that this thread has ever opened are looked at: asking Django for all of them costs
+more than all the rest of a short execution.
+"""
+
+import threading
+from typing import Any
+from weakref import WeakSet
+
+from django.db import connections
+from django.db.backends.signals import connection_created
+
+_here = threading.local()
+
+#: Connections of threads that execute nothing themselves: those in which asgiref calls the ORM for
+#: coroutines. Nobody else tends them, and nobody but their thread may close them.
+_elsewhere: WeakSet[Any] = WeakSet()
+
+
+def _note(sender: Any, connection: Any, **kwargs: Any) -> None:
+    opened: set[str] | None = _here.__dict__.get("opened")
+    if opened is not None:
+        opened.add(connection.alias)
+    else:
+        _elsewhere.add(connection)
+
+
+connection_created.connect(_note, dispatch_uid="django_manta.execution.tending")
+
+
+def _opened() -> set[str]:
+    opened: set[str] | None = _here.__dict__.get("opened")
+    if opened is None:
+        ours = [each for each in connections.all(initialized_only=True) if each.connection is not None]
+        opened = _here.opened = {connection.alias for connection in ours}
+        for connection in ours:
+            _elsewhere.discard(connection)
+    return opened
+
+
+def start_anew() -> None:
+    """In a process that was just forked: whatever was open belongs to its parent."""
+    _here.__dict__.clear()
+    _elsewhere.clear()
+
+
+def begin() -> frozenset[str]:
+    """Before an execution: the aliases on which the caller holds a transaction."""
+    opened = _opened()
+    if not opened:
+        return frozenset()
+    callers = frozenset(alias for alias in opened if connections[alias].in_atomic_block)
+    end(callers)
+    return callers
+
+
+def end(callers: frozenset[str]) -> set[str]:
+    """After an execution: the aliases on which it left a transaction open, whose writes are lost."""
+    left_open: set[str] = set()
+    for alias in tuple(_opened()):
+        if alias in callers:
+            continue
+        connection: Any = connections[alias]
+        if connection.in_atomic_block:
+            left_open.add(alias)
+            connection.close()
+            # The wrapper still believes in its transaction; the next use makes a new one.
+            del connections[alias]
+            continue
+        if not connection.settings_dict["CONN_MAX_AGE"]:
+            connection.close_at = None
+            connection.health_check_enabled = True
+        connection.close_if_unusable_or_obsolete()
+    if len(_elsewhere):
+        for connection in tuple(_elsewhere):
+            # Looked at by its own thread, before it is next used.
+            connection.health_check_enabled = True
+            connection.health_check_done = False
+    return left_open

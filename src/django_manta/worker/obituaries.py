@@ -1,0 +1,80 @@
+"""How executions are settled whose process died under them."""
+
+import socket
+import time
+from typing import Any
+
+from django_manta.exceptions import BadTaskSignature, TaskCrashed, TaskNotFound, TaskTimeout
+from django_manta.execution import policy
+from django_manta.execution.admission import admit
+from django_manta.execution.runners.processes import Died, Flight
+from django_manta.ledger import Settlement
+from django_manta.states import CRASHES_TO_QUARANTINE, Outcome, State
+
+
+def obituary(flight: Flight, died: Died) -> Settlement:
+    """The settlement of one of the executions that ``died`` had begun."""
+    claim = flight.claim
+    now = time.monotonic()
+    facts: dict[str, Any] = {
+        "run_id": claim.id,
+        "token": claim.token,
+        "duration": now - (flight.started_at or now),
+        "executor": f"{socket.gethostname()}:{died.pid}",
+        "output": died.output,
+        "peak_memory": died.peak_memory,
+        "error_message": died.evidence,
+    }
+    if died.killed and flight.doomed is not None and flight.kill_at is not None and now >= flight.kill_at:
+        return _condemned(flight, facts)
+    if died.killed or died.code is None or len(died.started) > 1:
+        # It died for another's sake, or nobody can say whose fault it was: uncharged, and alone next time.
+        return Settlement(
+            outcome=Outcome.INTERRUPTED,
+            next_state=State.READY,
+            reason="Its process died while it held other runs.",
+            suspect=not died.killed,
+            **facts,
+        )
+    crashes = claim.crashes + 1
+    quarantined = crashes >= CRASHES_TO_QUARANTINE
+    return Settlement(
+        outcome=Outcome.CRASHED,
+        next_state=State.QUARANTINED if quarantined else State.READY,
+        reason=f"It killed {crashes} processes. {died.evidence}" if quarantined else died.evidence,
+        error_class=f"{TaskCrashed.__module__}.{TaskCrashed.__qualname__}",
+        suspect=False,
+        **facts,
+    )
+
+
+def _condemned(flight: Flight, facts: dict[str, Any]) -> Settlement:
+    """It would not stop when it was told, and its process was killed for it."""
+    assert flight.doomed is not None
+    outcome, reason = flight.doomed
+    if outcome is Outcome.CANCELLED:
+        return Settlement(outcome=outcome, next_state=State.CANCELLED, reason=reason, **facts)
+    if outcome is Outcome.INTERRUPTED:
+        return Settlement(outcome=outcome, next_state=State.READY, reason=reason, **facts)
+    return _timed_out(flight, reason, facts)
+
+
+def _timed_out(flight: Flight, reason: str, facts: dict[str, Any]) -> Settlement:
+    claim = flight.claim
+    facts |= {
+        "error_class": f"{TaskTimeout.__module__}.{TaskTimeout.__qualname__}",
+        "error_message": f"{reason} It did not stop when it was told to, and its process was killed.",
+    }
+    try:
+        admitted = admit(claim)
+    except (TaskNotFound, BadTaskSignature):
+        verdict = policy.Verdict(State.FAILED, reason=reason)
+    else:
+        verdict = policy.after_failure(TaskTimeout(reason), claim.failures + 1, admitted.options, admitted.result)
+    return Settlement(
+        outcome=Outcome.TIMED_OUT,
+        next_state=verdict.state,
+        delay=verdict.delay,
+        reason=verdict.reason,
+        **facts,
+    )

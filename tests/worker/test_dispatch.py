@@ -1,0 +1,310 @@
+"""Which child gets which run, and how much is claimed."""
+
+import os
+import socket
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+import pytest
+
+from django_manta.execution.runners.processes import Child, Flight, Pool
+from django_manta.ids import new_run_id
+from django_manta.ledger import Claimed
+from django_manta.worker.dispatch import FETCH_SECONDS, SLOW_SECONDS, WINDOW_RUNS, Appetite, Dispatcher, Tier
+
+NOW = 1000.0
+QUEUES = ["default", "io"]
+
+
+class Children:
+    """Children that take what they are given and never end it: the dispatcher's side of a Pool."""
+
+    def __init__(self, count: int, *, concurrent: bool = True) -> None:
+        self.children = {pid: self._child(pid, 0) for pid in range(1, count + 1)}
+        self.async_one = self._child(99, 10) if concurrent else None
+        if self.async_one is not None:
+            self.children[99] = self.async_one
+        self.taken_back: list[int] = []
+
+    def _child(self, pid: int, slots: int) -> Child:
+        ours, theirs = socket.socketpair()
+        theirs.close()
+        return Child(pid, ours, os.open(os.devnull, os.O_RDWR), slots, ready=True)
+
+    def close(self) -> None:
+        for child in self.children.values():
+            child.channel.close()
+            os.close(child.output)
+
+    def sync_children(self) -> list[Child]:
+        return [child for child in self.children.values() if not child.slots]
+
+    def async_child(self) -> Child | None:
+        return self.async_one
+
+    def give(self, child: Child, flights: list[Flight]) -> None:
+        child.held.update({flight.claim.token: flight for flight in flights})
+
+    def take_back(self, child: Child) -> None:
+        self.taken_back.append(child.pid)
+
+
+@pytest.fixture
+def pool() -> Iterator[Children]:
+    children = Children(2)
+    yield children
+    children.close()
+
+
+def dispatcher_of(pool: Children, *tiers: Tier) -> Dispatcher:
+    return Dispatcher(cast("Pool", pool), tiers, async_slots=10)
+
+
+@pytest.fixture
+def dispatcher(pool: Children) -> Dispatcher:
+    return dispatcher_of(pool)
+
+
+_tokens = iter(range(1, 1_000_000))
+
+
+def flight(task: str = "quick", *, concurrent: bool = False, queue: str = "default", **changes: Any) -> Flight:
+    moment = datetime(2026, 11, 16, tzinfo=UTC)
+    claim = Claimed(
+        id=new_run_id(),
+        token=next(_tokens),
+        task=task,
+        backend="default",
+        queue=queue,
+        priority=0,
+        arguments="[[],{}]",
+        overrides="",
+        signature="",
+        metadata="{}",
+        enqueued_at=moment,
+        run_after=None,
+        deadline=moment + changes.pop("due_in", timedelta(days=7)),
+        expires_at=None,
+        started_at=moment,
+        last_attempted_at=moment,
+        attempts=1,
+        failures=0,
+        crashes=0,
+        losses=0,
+        worker="worker",
+        refused_for=None,
+        suspect=changes.pop("suspect", False),
+    )
+    return Flight(claim, None, concurrent, waiting_since=NOW, **changes)
+
+
+def give(dispatcher: Dispatcher, *flights: Flight) -> None:
+    dispatcher.take_on(flights)
+    dispatcher.dispatch()
+
+
+def held(pool: Children) -> list[int]:
+    return [len(child.held) for child in pool.children.values()]
+
+
+def start(child: Child, moment: float = NOW) -> None:
+    head = child.head
+    assert head is not None
+    head.started_at = moment
+
+
+# -- windows -----------------------------------------------------------------------------------------
+
+
+def test_the_window_starts_at_one(dispatcher: Dispatcher) -> None:
+    assert dispatcher.appetite(QUEUES, NOW) == [Appetite(2, QUEUES)]
+
+
+def test_the_window_grows_with_what_was_measured(dispatcher: Dispatcher) -> None:
+    for seconds, room in ((0.010, 2 * 3), (0.001, 2 * 30)):
+        for _ in range(60):
+            dispatcher.durations.note("quick", seconds)
+        [want] = dispatcher.appetite(QUEUES, NOW)
+        assert want.limit == pytest.approx(room, abs=2)
+    for _ in range(60):
+        dispatcher.durations.note("quick", 0.000_01)
+    assert dispatcher.appetite(QUEUES, NOW) == [Appetite(2 * WINDOW_RUNS, QUEUES)]
+
+
+def test_one_slow_run_shrinks_it_at_once(dispatcher: Dispatcher) -> None:
+    for _ in range(60):
+        dispatcher.durations.note("quick", 0.001)
+    dispatcher.durations.note("quick", 1.0)
+    assert dispatcher.appetite(QUEUES, NOW) == [Appetite(2, QUEUES)]
+
+
+def test_children_share_what_there_is(pool: Children, dispatcher: Dispatcher) -> None:
+    dispatcher.durations.note("quick", 0.001)
+    give(dispatcher, *(flight() for _ in range(10)))
+    assert held(pool) == [5, 5, 0]
+
+
+def test_nothing_follows_a_task_that_nobody_has_seen_finish(pool: Children, dispatcher: Dispatcher) -> None:
+    give(dispatcher, *(flight("new") for _ in range(4)))
+    assert held(pool) == [1, 1, 0]
+    assert len(dispatcher.backlog) == 2
+
+
+def test_but_it_may_follow_what_is_known_to_be_quick(pool: Children, dispatcher: Dispatcher) -> None:
+    # Children that are kept busy are never empty; a new task would wait for ever.
+    dispatcher.durations.note("quick", 0.001)
+    give(dispatcher, *(flight() for _ in range(10)))
+    newcomer = flight("new")
+    give(dispatcher, newcomer, flight("new"), flight("new"), flight())
+    assert held(pool) == [6, 6, 0]
+    assert [each.claim.task for each in dispatcher.backlog] == ["new", "quick"]
+
+
+def test_a_child_is_refilled_at_half_a_window(pool: Children, dispatcher: Dispatcher) -> None:
+    for _ in range(60):
+        dispatcher.durations.note("quick", 0.001)
+    give(dispatcher, *(flight() for _ in range(60)))
+    assert dispatcher.appetite(QUEUES, NOW) == []
+    child = pool.children[1]
+    for token in list(child.held)[:10]:
+        del child.held[token]
+    assert dispatcher.appetite(QUEUES, NOW) == []
+    for token in list(child.held)[:10]:
+        del child.held[token]
+    assert [want.limit for want in dispatcher.appetite(QUEUES, NOW)] == [pytest.approx(20, abs=2)]
+
+
+# -- slow ones ---------------------------------------------------------------------------------------
+
+
+def test_mates_of_a_slow_head_are_taken_back(pool: Children, dispatcher: Dispatcher) -> None:
+    dispatcher.durations.note("quick", 0.001)
+    give(dispatcher, *(flight() for _ in range(4)))
+    start(pool.children[1])
+    assert dispatcher.tend(NOW + SLOW_SECONDS / 2) == NOW + SLOW_SECONDS
+    assert pool.taken_back == []
+    dispatcher.tend(NOW + SLOW_SECONDS)
+    assert pool.taken_back == [1]
+
+
+def test_what_was_taken_back_goes_to_the_free_child(pool: Children, dispatcher: Dispatcher) -> None:
+    slow = flight("slow")
+    give(dispatcher, slow)
+    start(pool.children[1])
+    mates = [flight("quick") for _ in range(3)]
+    dispatcher.durations.note("quick", 0.001)
+    dispatcher.take_back(mates, NOW + 0.06)
+    dispatcher.dispatch()
+    assert held(pool) == [1, 3, 0]
+    assert dispatcher.overdue(NOW + 0.06) == []
+
+
+def test_what_nobody_here_can_take_is_given_back(pool: Children, dispatcher: Dispatcher) -> None:
+    give(dispatcher, flight("slow"), flight("slow"), flight("slow"))
+    assert dispatcher.overdue(NOW + SLOW_SECONDS) == []
+    assert len(dispatcher.overdue(NOW + SLOW_SECONDS + 0.01)) == 1
+    assert not dispatcher.backlog
+
+
+def test_what_follows_a_run_of_known_length_is_fetched_a_moment_before_it_is_done(
+    pool: Children, dispatcher: Dispatcher
+) -> None:
+    dispatcher.durations.note("slow", 0.2)
+    give(dispatcher, flight("slow"), flight("slow"))
+    for child in pool.sync_children():
+        start(child)
+    due = NOW + 0.2 - FETCH_SECONDS
+    assert dispatcher.appetite(QUEUES, due - 0.01) == []
+    assert dispatcher.next_fetch(due - 0.01) == pytest.approx(due)
+    assert dispatcher.appetite(QUEUES, due + 0.001) == [Appetite(2, QUEUES)]
+    give(dispatcher, flight("slow"), flight("slow"))
+    assert held(pool) == [1, 1, 0]
+    assert dispatcher.appetite(QUEUES, due + 0.001) == []
+
+
+def test_nothing_is_fetched_for_what_takes_longer_than_it_should(pool: Children, dispatcher: Dispatcher) -> None:
+    dispatcher.durations.note("slow", 0.2)
+    give(dispatcher, flight("slow"), flight("slow"))
+    for child in pool.sync_children():
+        start(child)
+    assert dispatcher.appetite(QUEUES, NOW + 0.3) == []
+    assert dispatcher.next_fetch(NOW + 0.3) is None
+
+
+# -- suspects ----------------------------------------------------------------------------------------
+
+
+def test_a_suspect_travels_alone(pool: Children, dispatcher: Dispatcher) -> None:
+    dispatcher.durations.note("quick", 0.001)
+    give(dispatcher, flight(suspect=True), *(flight() for _ in range(4)))
+    assert held(pool) == [1, 4, 0]
+    give(dispatcher, flight())
+    assert held(pool) == [1, 5, 0]
+
+
+def test_a_child_becomes_empty_for_a_suspect_that_waits(pool: Children, dispatcher: Dispatcher) -> None:
+    dispatcher.durations.note("quick", 0.001)
+    give(dispatcher, *(flight() for _ in range(10)))
+    waiting = flight(suspect=True)
+    give(dispatcher, waiting, *(flight() for _ in range(6)))
+    assert sorted(held(pool)) == [0, 5, 11]
+    shorter = min(pool.sync_children(), key=lambda child: len(child.held))
+    shorter.held.clear()
+    give(dispatcher, *(flight() for _ in range(3)))
+    assert list(shorter.held.values()) == [waiting]
+
+
+def test_no_more_suspects_are_claimed_than_can_start(pool: Children, dispatcher: Dispatcher) -> None:
+    for _ in range(60):
+        dispatcher.durations.note("quick", 0.001)
+    give(dispatcher, flight(suspect=True))
+    assert dispatcher.appetite(QUEUES, NOW) == [Appetite(1, QUEUES)]
+    pool.children[1].held.clear()
+    give(dispatcher, flight())
+    assert dispatcher.appetite(QUEUES, NOW)[0].limit > 20
+
+
+# -- coroutines --------------------------------------------------------------------------------------
+
+
+def test_plain_runs_that_take_long_do_not_keep_coroutines_waiting(pool: Children, dispatcher: Dispatcher) -> None:
+    give(dispatcher, flight("slow"), flight("slow"), flight("fetch", concurrent=True, queue="io"))
+    assert held(pool) == [1, 1, 1]
+    assert dispatcher.appetite(QUEUES, NOW) == [Appetite(9, ["io"])]
+
+
+def test_coroutines_that_take_long_do_not_keep_plain_runs_waiting(pool: Children, dispatcher: Dispatcher) -> None:
+    give(dispatcher, *(flight("fetch", concurrent=True, queue="io") for _ in range(12)))
+    assert held(pool) == [0, 0, 10]
+    assert dispatcher.appetite(QUEUES, NOW) == [Appetite(2, ["default"])]
+
+
+def test_where_both_are_mixed_coroutines_do_not_pile_up(pool: Children, dispatcher: Dispatcher) -> None:
+    give(dispatcher, flight(queue="mixed"), *(flight("fetch", concurrent=True, queue="mixed") for _ in range(20)))
+    assert held(pool) == [1, 0, 10]
+    assert dispatcher.appetite(["mixed", "default"], NOW) == [Appetite(1, ["default"])]
+
+
+def test_a_coroutine_waits_for_its_child_to_start() -> None:
+    children = Children(1, concurrent=False)
+    dispatcher = dispatcher_of(children)
+    give(dispatcher, flight("fetch", concurrent=True))
+    assert dispatcher.overdue(NOW + 10) == []
+    children.close()
+
+
+# -- reserved slots ----------------------------------------------------------------------------------
+
+
+def test_reserved_slots_are_kept_for_near_deadlines() -> None:
+    children = Children(2)
+    dispatcher = dispatcher_of(children, Tier(1, 60.0))
+    far, near = flight("far"), flight("near", due_in=timedelta(seconds=30))
+    assert dispatcher.appetite(QUEUES, NOW) == [Appetite(1, QUEUES), Appetite(1, QUEUES, 60.0)]
+    give(dispatcher, far, flight("far"))
+    assert held(children) == [0, 1, 0]
+    assert dispatcher.appetite(QUEUES, NOW) == [Appetite(1, QUEUES, 60.0)]
+    give(dispatcher, near)
+    assert list(children.children[1].held.values()) == [near]
+    children.close()
