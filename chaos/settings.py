@@ -18,6 +18,7 @@ INSTALLED_APPS = ["django_manta", "chaos"]
 TASKS = {
     "default": {
         "BACKEND": "django_manta.MantaBackend",
+        "QUEUES": ["default", "io"],
         "OPTIONS": json.loads(os.environ.get("MANTA_CHAOS_OPTIONS", "{}")),
     }
 }

@@ -1,5 +1,6 @@
 """What the storms enqueue."""
 
+import asyncio
 import time
 
 from django.db import connection
@@ -11,6 +12,12 @@ from django_manta import TaskContext, task
 def nap(seconds: float) -> None:
     """Does not touch the database."""
     time.sleep(seconds)
+
+
+@task
+async def nap_beside_others(seconds: float) -> None:
+    """Many of these are under way at once."""
+    await asyncio.sleep(seconds)
 
 
 @task(takes_context=True)

@@ -56,8 +56,8 @@ PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # fast: no
 TASKS = {
     "default": {
         "BACKEND": "django_manta.MantaBackend",
-        "QUEUES": ["default", "urgent", "slow"],
         # Workers that a test starts are given their settings through the environment.
+        "QUEUES": json.loads(os.environ.get("MANTA_TEST_QUEUES", '["default", "urgent", "slow"]')),
         "OPTIONS": json.loads(os.environ.get("MANTA_TEST_OPTIONS", "{}")),
     },
 }

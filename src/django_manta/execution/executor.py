@@ -263,6 +263,8 @@ class _Run:
         )
 
     def _fail(self, error: BaseException) -> Execution:
+        if self.limit.interrupted is not None and self.limit.interrupted[0] is Outcome.INTERRUPTED:
+            return self._interrupted(self.limit.interrupted[1])
         object.__setattr__(self.result, "_return_value", None)
         trace = text.storable(_format(error), text.TRACEBACK_LIMIT)
         self.result.errors.append(TaskError(exception_class_path=_path(type(error)), traceback=trace))
@@ -283,6 +285,19 @@ class _Run:
                 output=self.output(),
             )
         )
+
+    def _interrupted(self, reason: str) -> Execution:
+        """The worker stops: what was raised inside is ours and no failure, and hundreds may end in this moment."""
+        settlement = Settlement(
+            run_id=self.claim.id,
+            token=self.claim.token,
+            outcome=Outcome.INTERRUPTED,
+            next_state=State.READY,
+            duration=time.monotonic() - self.started,
+            reason=reason,
+            executor=self.executor,
+        )
+        return self._finish(settlement)
 
     def _judge(self, error: BaseException) -> tuple[Outcome, policy.Verdict]:
         """What the failure counts as. Whatever the task made of our interruption, it was ours."""

@@ -56,7 +56,7 @@ RETRY_SECONDS = 0.25
 #: What is being stopped has so long after being told, before its process is killed; and the worker so
 #: long after that to settle it, before it leaves the rest to whoever finds its lease lost.
 KILL_SECONDS = 1.5
-LEAVE_SECONDS = 0.4
+LEAVE_SECONDS = 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,10 @@ BATCH = 20
 #: How long to wait for somebody who holds the row of a run that is to be settled.
 _BUSY_PAUSE_SECONDS = 0.02
 
+#: There is no thread that would renew the lease while a task runs: it is long, and renewed between runs.
+LEASE_SECONDS = 600.0
+_BEAT_SECONDS = 10.0
+
 #: Far enough ahead for every scheduled run.
 _EVER = timedelta(days=365_000)
 
@@ -91,6 +95,7 @@ def _drain(
         announce.ended(backend, ledger.expire())
         ledger.promote(ahead=_EVER if include_scheduled else timedelta(0))
         room = BATCH if max_runs is None else min(BATCH, max_runs - drained.runs)
+        ledger.beat(worker)
         claims = ledger.claim(worker, queues or _queues(ledger, backend), room)
         if not claims:
             break
@@ -107,8 +112,12 @@ def _execute(
 ) -> None:
     unsettled = {claim.token: claim for claim in claims}
     current: Claimed | None = None
+    beaten = time.monotonic()
     try:
         for claim in claims:
+            if time.monotonic() - beaten >= _BEAT_SECONDS:
+                beaten = time.monotonic()
+                ledger.beat(claim.worker)
             current = claim
             execution = execute(claim, executor="inline", interruptible=True)
             settlement = execution.settlement
@@ -186,4 +195,5 @@ def _worker(backend: Any, queues: Sequence[str]) -> WorkerRecord:
         cluster=backend.config.cluster,
         queues=tuple(queues or sorted(backend.queues)),
         runner="inline",
+        lease_seconds=LEASE_SECONDS,
     )

@@ -1,0 +1,58 @@
+"""A database that cuts connections costs time, not work."""
+
+import pytest
+from django.db import connection
+
+from django_manta import State
+from django_manta.ledger import Ledger, fsck
+from django_manta.models import Worker
+from tests.app import tasks
+from tests.worker.conftest import Start, WorkerProcess, ended, outcomes, wait_for
+
+pytestmark = pytest.mark.postgres
+
+
+def cut_all() -> int:
+    """End every connection to this database but our own."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        [[count]] = cursor.fetchall()
+    return int(count)
+
+
+def settled(worker: WorkerProcess) -> None:
+    [plain, asynchronous] = tasks.count_lines.enqueue(), tasks.count_lines_async.enqueue()
+    ended(plain, asynchronous, worker=worker)
+    for result in (plain, asynchronous):
+        assert (result.state, outcomes(result)) == (State.SUCCESSFUL, ["SUCCESSFUL"]), worker.tell()
+
+
+def test_tasks_do_not_notice_that_idle_connections_were_cut(start_worker: Start) -> None:
+    """Also coroutines, whose ORM calls run in a thread of asgiref's."""
+    worker = start_worker().ready()
+    settled(worker)
+    [identity] = Worker.objects.values_list("id", flat=True)
+    for _ in range(3):
+        # At least the worker's own, and those of the two children.
+        assert cut_all() >= 3
+        settled(worker)
+    assert [*Worker.objects.values_list("id", flat=True)] == [identity]
+    assert fsck.check(Ledger()) == []
+
+
+def test_an_idle_worker_hears_the_doorbell_again_after_a_cut(start_worker: Start) -> None:
+    worker = start_worker().ready()
+    settled(worker)
+    cut_all()
+    listening = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'"
+
+    def is_listening() -> bool:
+        with connection.cursor() as cursor:
+            cursor.execute(listening)
+            return bool(cursor.fetchall()[0][0])
+
+    wait_for(is_listening, 10, worker.tell)
+    settled(worker)

@@ -1,0 +1,36 @@
+"""Which queues a worker claims from."""
+
+from django_manta.models import Run, Worker
+from tests.app import tasks
+from tests.worker.conftest import Start, states, wait_for
+
+#: No QUEUES: any name is a queue.
+ANY = {"MANTA_TEST_QUEUES": "[]"}
+
+
+def test_without_declared_queues_any_name_is_one(start_worker: Start) -> None:
+    tasks.add.using(queue_name="slow").enqueue(1, 1)
+    worker = start_worker(environment=ANY).ready()
+    wait_for(lambda: states() == {"SUCCESSFUL": 1}, 30, worker.tell)
+    # One that it has never heard of, while it is idle.
+    tasks.add.using(queue_name="urgent").enqueue(1, 1)
+    tasks.add.enqueue(1, 1)
+    wait_for(lambda: states() == {"SUCCESSFUL": 3}, 30, worker.tell)
+
+
+def test_without_declared_queues_some_can_be_left_out(start_worker: Start) -> None:
+    tasks.add.using(queue_name="slow").enqueue(1, 1)
+    tasks.add.using(queue_name="urgent").enqueue(1, 1)
+    worker = start_worker("--burst", "--exclude-queues", "slow", environment=ANY)
+    wait_for(lambda: states() == {"SUCCESSFUL": 1, "READY": 1}, 30, worker.tell)
+    assert worker.wait(30) == 0, worker.tell()
+    assert Run.objects.successful().get().queue == "urgent"
+
+
+def test_a_queue_that_chose_another_runner_is_left_to_its_workers(start_worker: Start) -> None:
+    tasks.add.using(queue_name="slow").enqueue(1, 1)
+    tasks.add.enqueue(1, 1)
+    worker = start_worker(QUEUE_OPTIONS={"slow": {"runner": "inline"}}).ready()
+    wait_for(lambda: states() == {"SUCCESSFUL": 1, "READY": 1}, 30, worker.tell)
+    assert Run.objects.ready().get().queue == "slow"
+    assert Worker.objects.get().queues == ["default", "urgent"]
