@@ -17,7 +17,7 @@ help: ## List these targets
 bootstrap: ## Find or fetch Python 3.12+, make .venv, install the pinned requirements
 	@scripts/bootstrap
 
-demo: bootstrap ## A small project does real work on an embedded PostgreSQL
+demo: bootstrap ## A small project does real work while its workers are stopped and killed
 	$(POSTGRES) $(PYTHON_IN_VENV) examples/demo.py $(ARGS)
 
 test: test-postgres test-sqlite ## All tests on PostgreSQL and on SQLite, then the conformance suite

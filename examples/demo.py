@@ -6,9 +6,11 @@ A few hundred runs of real work: a share, three questions, and the answers by si
   make demo ARGS="--runs 2000"     more work, better answers
   python examples/demo.py          on the server that DATABASE_URL names, or on SQLite without one
 
-It makes a scratch database, enqueues the runs, executes them in this process, shows what happened, draws what
-came out, and checks all that it claims. The scratch database goes at the end, the picture stays.
-The project to copy from is examples/montecarlo/.
+It makes a scratch database, enqueues the runs and starts `manage.py manta worker`, which executes them in child
+processes. A third of the way it stops the worker, as a deploy does, and starts another; two thirds of the way
+it kills that one with SIGKILL while it writes, and starts a third. Then it shows what happened, draws what came
+out, and checks all that it claims: nothing was lost, and every row was written once. The scratch database goes
+at the end, the picture and the workers' log stay. The project to copy from is examples/montecarlo/.
 """
 
 import argparse
@@ -25,7 +27,7 @@ from demonstration.scratch import scratch_database
 
 OUTPUT = Path(__file__).resolve().parent.parent / ".cache" / "demo"
 SQLITE = f"sqlite:///{quote(str(OUTPUT))}/db.sqlite3"
-RUNS, FEWEST_RUNS = 400, 8
+RUNS, FEWEST_RUNS = 240, 8
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,8 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         told_to_stop = True
         raise KeyboardInterrupt
 
-    signal.signal(signal.SIGINT, stop)
-    signal.signal(signal.SIGTERM, stop)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, stop)
     try:
         with scratch_database(os.environ.get("DATABASE_URL") or SQLITE) as scratch:
             os.environ["DATABASE_URL"] = scratch  # for this process and those that it starts
@@ -62,7 +64,11 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--runs", type=run_count, default=RUNS, metavar="N", help=f"how many runs, {FEWEST_RUNS} or more ({RUNS})"
     )
     parser.add_argument(
-        "--output", type=Path, default=OUTPUT, metavar="FOLDER", help="where the picture goes (.cache/demo)"
+        "--output",
+        type=Path,
+        default=OUTPUT,
+        metavar="FOLDER",
+        help="where the picture and the workers' log go (.cache/demo)",
     )
     return parser.parse_args(arguments)
 
@@ -79,7 +85,7 @@ def set_up_django() -> None:
     import django
     from django.core.management import call_command
 
-    os.environ["DJANGO_SETTINGS_MODULE"] = "montecarlo.settings"
+    os.environ["DJANGO_SETTINGS_MODULE"] = "demonstration.settings"
     django.setup()
     call_command("migrate", verbosity=0)
 
@@ -89,6 +95,7 @@ def demonstrate(runs: int, output: Path) -> int:
     from demonstration import claims, terminal, work
     from demonstration.answers import answers
     from demonstration.plot import draw
+    from demonstration.workers import workers
 
     out = terminal.console()
     began = time.monotonic()
@@ -96,15 +103,13 @@ def demonstrate(runs: int, output: Path) -> int:
     terminal.show_beginning(out, len(list(done)), time.monotonic() - began)
 
     began = time.monotonic()
-    with terminal.progress_of(out, runs) as settled:
-        work.drain(settled)
-        work.enqueue_report(done)
-        work.drain(settled)
+    with workers(output / "workers.log") as start, terminal.progress_of(out, runs) as watch:
+        events = work.see_through(done, start, watch)
     terminal.show_table(out, time.monotonic() - began)
 
     done.refresh()
     terminal.show_story(out, work.most_troubled(done))
-    checked = list(claims.of_the_queue(done))
+    checked = list(claims.of_the_queue(done, events))
     if checked[0].holds:  # every run succeeded, so there is something to add up
         found = answers(done)
         checked += claims.of_the_answers(found)

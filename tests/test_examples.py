@@ -1,5 +1,6 @@
 """The examples work as a reader would run them: as processes of their own, on a real database."""
 
+import contextlib
 import os
 import re
 import signal
@@ -16,16 +17,6 @@ from tests.conftest import DATABASE
 ROOT = Path(__file__).resolve().parent.parent
 DEMO = ROOT / "examples" / "demo.py"
 MANAGE = ROOT / "examples" / "montecarlo" / "manage.py"
-
-#: The demo with failures that outlast the attempts that its tasks have.
-HOPELESS = f"""
-import sys
-sys.path.insert(0, {str(DEMO.parent)!r})
-import demo
-from montecarlo import mishaps
-mishaps.FAILING_ATTEMPTS = 3
-sys.exit(demo.main(sys.argv[1:]))
-"""
 
 type Environment = dict[str, str]
 
@@ -72,17 +63,24 @@ def test_the_demo_executes_its_runs_and_keeps_what_it_claims(environment: Enviro
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
-    assert f"39 runs enqueued in {'SQLite' if DATABASE == 'sqlite' else 'PostgreSQL'} in " in done.stdout
-    assert "40 of 40 runs ended, 4 retries" in done.stdout
-    # runs, attempts, retries, successful, failed
-    assert re.search(r"^ *price_option +19 +19 +0 +19 +0 +\d+\.\d\d *$", done.stdout, re.MULTILINE)
-    assert re.search(r"^ *record_years +10 +12 +2 +10 +0 +\d+\.\d\d *$", done.stdout, re.MULTILINE)
-    assert re.search(r"^ *time_to_exit +10 +12 +2 +10 +0 +\d+\.\d\d *$", done.stdout, re.MULTILINE)
-    assert re.search(r"^ *all together +40 +44 +4 +40 +0 +\d+\.\d\d *$", done.stdout, re.MULTILINE)
-    assert re.search(r"^  attempt 1: .* FAILED  RuntimeError: stumbled after the rows", done.stdout, re.MULTILINE)
-    assert re.search(r"^  attempt 2: .* SUCCESSFUL$", done.stdout, re.MULTILINE)
-    assert "10 atomic runs of 100 rows left 1,000 rows, each exactly once" in done.stdout
-    assert done.stdout.count("  holds   ") == 9
+    assert f"38 runs enqueued in {'SQLite' if DATABASE == 'sqlite' else 'PostgreSQL'} in " in done.stdout
+    assert "40 of 40 runs ended, " in done.stdout
+    for step in (
+        r"Started worker 1, process \d+: manage\.py manta worker --processes 2",
+        r"SIGTERM to worker 1, process \d+, as in a deploy: it left \d+\.\d\d s later, exit code 0\.",
+        r"Started worker 2, ",
+        r"SIGKILL to worker 2, process \d+, in the middle of a run that writes 5,000 rows\.",
+        r"Started worker 3, ",
+    ):
+        assert re.search(f"^  {step}", done.stdout, re.MULTILINE), step
+    # runs, successful; attempts, failed, lost, given back: how many of these the kill decides
+    for task, runs in (("price_option", 18), ("record_years", 11), ("time_to_exit", 10), ("all together", 40)):
+        row = rf"^ *{task} +{runs} +{runs} +\d+ +\d+ +\d+ +\d+ +\d+\.\d\d *$"
+        assert re.search(row, done.stdout, re.MULTILINE), task
+    assert re.search(r"^  attempt 1: .* (FAILED|LOST|RETURNED)", done.stdout, re.MULTILINE)
+    assert re.search(r"^  attempt \d: .* SUCCESSFUL$", done.stdout, re.MULTILINE)
+    assert "11 atomic runs left 6,000 rows, each exactly once" in done.stdout
+    assert done.stdout.count("  holds   ") == 11
     assert "BROKEN" not in done.stdout
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", done.stdout)  # plain, though FORCE_COLOR is set
 
@@ -97,20 +95,21 @@ def test_the_demo_executes_its_runs_and_keeps_what_it_claims(environment: Enviro
 @pytest.mark.slow
 def test_a_claim_that_does_not_hold_is_named_and_is_exit_code_1(environment: Environment, tmp_path: Path) -> None:
     environment["PYTHONIOENCODING"] = "ascii"
+    environment["MONTECARLO_FAILING_ATTEMPTS"] = "99"  # more than its tasks have
 
-    done = run(environment, "-c", HOPELESS, "--runs", "8", "--output", tmp_path / "out")
+    done = run(environment, DEMO, "--runs", "8", "--output", tmp_path / "out")
 
     assert done.returncode == 1
-    assert "  BROKEN  All 8 runs ended SUCCESSFUL." in done.stdout
+    assert "  BROKEN  All 8 runs ended SUCCESSFUL, none of them twice." in done.stdout
     assert "It failed 3 times, and max_attempts is 3." in done.stdout
-    assert "There are 100 rows; wrong for seeds 0." in done.stdout
-    assert done.stderr == "demo: 3 of 6 claims do not hold; see above.\n"
+    assert "There are 5,100 rows; wrong for seeds 0." in done.stdout
+    assert done.stderr == "demo: 3 of 8 claims do not hold; see above.\n"
     assert done.stdout.isascii()
-    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "out" / "montecarlo.png").exists()
 
 
 @pytest.mark.slow
-def test_a_demo_that_is_stopped_leaves_no_database_behind(
+def test_a_demo_that_is_stopped_leaves_no_database_and_no_worker_behind(
     environment: Environment,
     tmp_path: Path,
     scratch_databases: Callable[[int], list[str]],
@@ -118,14 +117,28 @@ def test_a_demo_that_is_stopped_leaves_no_database_behind(
     command = [sys.executable, "-u", str(DEMO), "--runs", "5000", "--output", str(tmp_path / "out")]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as demo:
         assert demo.stdout is not None
-        assert demo.stdout.readline().startswith(b"4999 runs enqueued in")
+        assert demo.stdout.readline().startswith(b"4998 runs enqueued in")
         assert scratch_databases(demo.pid)
+        assert demo.stdout.readline().startswith(b"  Started worker 1, ")
+        assert b" of 5000 runs ended, " in demo.stdout.readline()
+        assert processes_of(demo.pid)
         demo.send_signal(signal.SIGTERM)
         _, errors = demo.communicate(timeout=60)
 
     assert demo.returncode == 130, errors.decode()
     assert errors == b"demo: interrupted\n"
     assert not scratch_databases(demo.pid)
+    assert not processes_of(demo.pid)
+
+
+def processes_of(demo: int) -> list[str]:
+    """The processes that were started with the scratch database of a demo: its workers and their children."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if f"/manta_demo_{demo}_".encode() in (process / "environ").read_bytes():
+                found.append(process.name)
+    return found
 
 
 def test_the_demo_explains_itself(environment: Environment) -> None:

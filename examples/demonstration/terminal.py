@@ -1,28 +1,26 @@
 """What is shown: colours and a moving bar on a terminal, plain lines everywhere else."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
 from django.db import connection
 from django.db.models import Count, F, Q, Sum
-from django_manta import State, TaskResult
-from django_manta.ledger import Claimed, Settlement
+from django_manta import Outcome, State, TaskResult
 from django_manta.models import Attempt, Run
-from django_manta.states import BAD_ENDS, ENDS
 from rich import box, progress
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from demonstration.claims import Claim
+from demonstration.work import Watch
+from demonstration.workers import PROCESSES
 
 #: Without a terminal, progress is a line each time another such share of the runs has ended.
 LINES = 10
-
-type Settled = Callable[[Claimed, Settlement], None]
 
 
 def console() -> Console:
@@ -34,59 +32,51 @@ def console() -> Console:
 
 
 def show_beginning(out: Console, runs: int, seconds: float) -> None:
-    out.print(f"[bold]{runs} runs[/] enqueued in {connection.display_name} in {seconds:.2f} s; a report will follow.")
+    out.print(f"[bold]{runs} runs[/] enqueued in {connection.display_name} in {seconds:.2f} s; two more will follow.")
 
 
 @contextmanager
-def progress_of(out: Console, runs: int) -> Iterator[Settled]:
-    """Give a function that is told of each settled attempt and shows how many runs have ended."""
+def progress_of(out: Console, runs: int) -> Iterator[Watch]:
+    """Show how many runs have ended, and what befell the workers."""
     if out.is_interactive:
-        with _bar(out, runs) as settled:
-            yield settled
+        with _bar(out, runs) as watch:
+            yield watch
     else:
         yield _lines(out, runs)
 
 
 @contextmanager
-def _bar(out: Console, runs: int) -> Iterator[Settled]:
+def _bar(out: Console, runs: int) -> Iterator[Watch]:
     columns = (
         progress.SpinnerColumn(finished_text="[green]✓"),
         progress.BarColumn(bar_width=None),
         progress.MofNCompleteColumn(),
-        progress.TextColumn("[dim]runs ·[/] {task.fields[retries]} [dim]retries ·[/]"),
+        progress.TextColumn("[dim]runs ·[/] {task.fields[failures]} [dim]failed attempts ·[/]"),
         progress.TimeElapsedColumn(),
     )
     with progress.Progress(*columns, console=out) as shown:
-        bar = shown.add_task("runs", total=runs, retries=0)
-        retries = 0
+        bar = shown.add_task("runs", total=runs, failures=0)
 
-        def settled(claim: Claimed, settlement: Settlement) -> None:
-            nonlocal retries
-            ended = settlement.next_state in ENDS
-            retries += not ended
-            shown.update(bar, advance=int(ended), retries=retries)
+        def update(ended: int, failures: int) -> None:
+            shown.update(bar, completed=ended, failures=failures)
 
-        yield settled
+        yield Watch(update, lambda text: out.print(f"  {escape(text)}", soft_wrap=True))
 
 
-def _lines(out: Console, runs: int) -> Settled:
-    ended = retries = told = 0
+def _lines(out: Console, runs: int) -> Watch:
+    told = 0
 
-    def settled(claim: Claimed, settlement: Settlement) -> None:
-        nonlocal ended, retries, told
-        if settlement.next_state not in ENDS:
-            retries += 1
-            return
-        ended += 1
+    def update(ended: int, failures: int) -> None:
+        nonlocal told
         if ended * LINES // runs > told:
             told = ended * LINES // runs
-            out.print(f"  {ended:>5} of {runs} runs ended, {retries} retries")
+            out.print(f"  {ended:>5} of {runs} runs ended, {failures} failed attempts")
 
-    return settled
+    return Watch(update, lambda text: out.print(f"  {text}", soft_wrap=True, markup=False))
 
 
 def show_table(out: Console, seconds: float) -> None:
-    """What happened, by task. ``seconds``: how long the drain took by the clock on the wall."""
+    """What happened, by task. ``seconds``: how long it took by the clock on the wall."""
     table = Table(box=box.SIMPLE_HEAD, show_footer=True)
     rows = list(_by_task())
     totals = [sum(column) for column in zip(*(numbers for _, numbers in rows), strict=True)]
@@ -96,32 +86,36 @@ def show_table(out: Console, seconds: float) -> None:
     for task, numbers in rows:
         table.add_row(task, *map(_number, numbers))
     out.print(table)
-    rate = totals[0] / seconds
-    out.print(f"{totals[0]:g} runs in {seconds:.1f} s: [bold]{rate:.0f} runs per second[/], in one process.\n")
+    out.print(
+        f"{totals[0]:g} runs in [bold]{seconds:.1f} s[/] in {PROCESSES} processes, three starts of a worker and the "
+        "wait for a dead one included.\n"
+    )
 
 
-COLUMNS = ("runs", "attempts", "retries", "successful", "failed", "seconds")
+#: Runs, and those that succeeded; then attempts, and how those ended that did not succeed.
+COLUMNS = ("runs", "successful", "attempts", "failed", "lost", "given back", "seconds")
 
 
 def _by_task() -> Iterator[tuple[str, list[float]]]:
     """Two questions to the database, however many runs there are."""
-    executing = Attempt.objects.values_list("run__task").annotate(spent=Sum(F("finished_at") - F("started_at")))
-    spent: dict[str, timedelta] = dict(executing)
-    counted = (
-        Run.objects.values("task")
-        .annotate(
-            runs=Count("id"),
-            tried=Sum("attempts"),
-            successful=Count("id", filter=Q(state=State.SUCCESSFUL)),
-            failed=Count("id", filter=Q(state__in=BAD_ENDS)),
+    tried = {
+        each.pop("run__task"): each
+        for each in Attempt.objects.values("run__task").annotate(
+            attempts=Count("token"),
+            failed=Count("token", filter=Q(outcome=Outcome.FAILED)),
+            lost=Count("token", filter=Q(outcome=Outcome.LOST)),
+            returned=Count("token", filter=Q(outcome__in=[Outcome.RETURNED, Outcome.INTERRUPTED])),
+            spent=Sum(F("finished_at") - F("started_at"), filter=~Q(outcome=Outcome.LOST)),
         )
-        .order_by("task")
+    }
+    counted = Run.objects.values("task").annotate(
+        runs=Count("id"), successful=Count("id", filter=Q(state=State.SUCCESSFUL))
     )
-    for each in counted:
-        runs, tried = each["runs"], each["tried"]
-        seconds = spent.get(each["task"], timedelta()).total_seconds()
-        name = each["task"].rpartition(".")[2]
-        yield name, [runs, tried, max(tried - runs, 0), each["successful"], each["failed"], seconds]
+    for each in counted.order_by("task"):
+        of_task = tried.get(each["task"], {})
+        numbers = [of_task.get(name, 0) for name in ("attempts", "failed", "lost", "returned")]
+        seconds = (of_task.get("spent") or timedelta()).total_seconds()
+        yield each["task"].rpartition(".")[2], [each["runs"], each["successful"], *numbers, seconds]
 
 
 def _number(value: float) -> str:

@@ -1,7 +1,9 @@
 """Failures on purpose, so that there is something to retry. The one file that you should not copy."""
 
+import os
+
 #: Attempts that go wrong before one succeeds, for the seeds that are in for it.
-FAILING_ATTEMPTS = 1
+FAILING_ATTEMPTS = int(os.environ.get("MONTECARLO_FAILING_ATTEMPTS", "1"))
 
 _DROPS_EVERY, _STUMBLES_EVERY = 5, 7
 

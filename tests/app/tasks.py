@@ -3,12 +3,17 @@
 import asyncio
 import contextlib
 import ctypes
+import hashlib
 import logging
 import os
+import resource
+import signal
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import psutil
 from django.db import OperationalError, connections, transaction
 from django.tasks import default_task_backend
 
@@ -263,12 +268,6 @@ def enqueue_itself() -> None:
 
 
 @task
-def exit_at_once() -> None:
-    print("last words", flush=True)
-    os._exit(7)
-
-
-@task
 def segfault() -> None:
     print("last words", flush=True)
     ctypes.string_at(0)
@@ -282,12 +281,103 @@ def swallow_its_timeout() -> None:
 
 
 @task
-def swallow_everything(seconds: float) -> None:
-    Ledgerline.objects.create(label="stubborn")
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        with contextlib.suppress(BaseException):
-            time.sleep(end - time.monotonic())
+def stay(label: str, how: str) -> None:
+    """Leaves a mark when it has started, and then stays for a minute."""
+    Ledgerline.objects.create(label=label)
+    _stay(how)
+
+
+@task
+def stay_for(label: str, seconds: float) -> None:
+    """Leaves a mark when it has started, and then stays for so long."""
+    Ledgerline.objects.create(label=label)
+    time.sleep(seconds)
+
+
+@task
+async def stay_async(label: str) -> None:
+    await Ledgerline.objects.acreate(label=label)
+    await asyncio.sleep(60)
+
+
+@task(takes_context=True)
+def stay_at_first(context: TaskContext, label: str) -> int:
+    """Stays only the first time it is tried."""
+    if context.attempt == 1:
+        Ledgerline.objects.create(label=label)
+        _stay("asleep")
+    return context.attempt
+
+
+def _stay(how: str) -> None:
+    end = time.monotonic() + 60
+    match how:
+        case "asleep":
+            time.sleep(60)
+        case "busy":
+            while time.monotonic() < end:
+                pass
+        case "stubborn":
+            while time.monotonic() < end:
+                with contextlib.suppress(BaseException):
+                    time.sleep(end - time.monotonic())
+        case "in C":
+            hashlib.pbkdf2_hmac("sha256", b"", b"", 200_000_000)  # a minute or more, and no way in
+
+
+@task(timeout=0.2)
+def compute_too_long() -> None:
+    _stay("in C")
+
+
+@task(timeout=0.2)
+async def block_the_loop() -> None:
+    time.sleep(30)
+
+
+@task
+async def exit_from_the_loop() -> None:
+    await asyncio.sleep(0.3)
+    os._exit(7)
+
+
+@task
+def exit_with(code: int) -> None:
+    print("last words", flush=True)
+    os._exit(code)
+
+
+@task
+def kill_itself() -> None:
+    print("last words", flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@task
+def kill_its_fork_server() -> None:
+    parent = psutil.Process(os.getppid())
+    if not any("forkserver" in word for word in parent.cmdline()):
+        raise RuntimeError(f"{parent} is somebody else's process.")
+    parent.kill()
+    time.sleep(30)
+
+
+@task
+def leave_politely() -> None:
+    sys.exit()
+
+
+@task
+def tell_process() -> int:
+    return os.getpid()
+
+
+@task
+def grow(mebibytes: int) -> int:
+    """Needs so much memory, for a moment."""
+    held = bytearray(mebibytes * 2**20)
+    held[:: resource.getpagesize()] = b"x" * len(range(0, len(held), resource.getpagesize()))
+    return os.getpid()
 
 
 @task
@@ -296,10 +386,13 @@ def eat_memory() -> int:
 
 
 @task
-def spin(seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        pass
+def count_lines() -> int:
+    return Ledgerline.objects.count()
+
+
+@task
+async def count_lines_async() -> int:
+    return await Ledgerline.objects.acount()
 
 
 @task

@@ -1,20 +1,25 @@
 """Real workers in real processes, killed by real signals."""
 
+import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from django_manta.models import Run, Worker
+from tests.app.models import Ledgerline
 
 ROOT = Path(__file__).parent.parent.parent
+
+type Start = Callable[..., WorkerProcess]
 
 
 class WorkerProcess:
@@ -22,18 +27,20 @@ class WorkerProcess:
 
     def __init__(self, environment: dict[str, str], log: Path, *flags: str, **options: Any) -> None:
         self.log = log
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.manage", "manta", "worker", *flags],
-            cwd=ROOT,
-            env={
-                **environment,
-                "MANTA_TEST_OPTIONS": json.dumps(options),
-                "DJANGO_SETTINGS_MODULE": "tests.settings",
-            },
-            stdout=log.open("a"),
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        with log.open("a") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.manage", "manta", "worker", *flags],
+                cwd=ROOT,
+                env={
+                    "DJANGO_SETTINGS_MODULE": "tests.settings",
+                    **environment,
+                    "MANTA_TEST_OPTIONS": json.dumps(options),
+                },
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
 
     @property
     def pid(self) -> int:
@@ -50,21 +57,43 @@ class WorkerProcess:
     def signal_group(self, number: int) -> None:
         os.killpg(self.pid, number)
 
+    def fork_server(self) -> psutil.Process:
+        """The process from which its children come."""
+        found: list[psutil.Process] = wait_for(psutil.Process(self.pid).children, 20, self.tell)
+        return found[0]
+
+    def children(self) -> list[psutil.Process]:
+        """The processes that execute runs."""
+        return list(self.fork_server().children())
+
     def wait(self, timeout: float = 30) -> int:
         try:
             return self.process.wait(timeout)
         except subprocess.TimeoutExpired:
             pytest.fail(f"The worker did not end in {timeout} s:\n{self.tell()}")
 
+    def lines(self) -> list[str]:
+        """What it has logged."""
+        return self.log.read_text().splitlines()
+
     def tell(self) -> str:
         unfinished = Run.objects.exclude(state="SUCCESSFUL").values_list("id", "task", "state", "worker", "suspect")
         return self.log.read_text()[-4000:] + "\n".join(map(str, unfinished[:20]))
 
+    def processes(self) -> list[psutil.Process]:
+        """All that is alive of its session, which nobody else is in."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                if os.getsid(process.pid) == self.pid and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+        return found
+
     def end(self) -> None:
-        if self.process.poll() is None:
-            # Its own group, which nobody else is in.
-            os.killpg(self.pid, signal.SIGKILL)
-            self.process.wait(10)
+        for process in self.processes():
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        self.process.wait(10)
 
 
 def wait_for(condition: Callable[[], Any], limit: float = 20, explain: Callable[[], str] = str) -> Any:
@@ -77,14 +106,39 @@ def wait_for(condition: Callable[[], Any], limit: float = 20, explain: Callable[
     return pytest.fail(f"It did not happen within {limit} s.\n{explain()}")
 
 
+def ended(*results: Any, limit: float = 30, worker: WorkerProcess | None = None) -> None:
+    """Wait until these runs have ended, and refresh their results."""
+    ids = [result.id for result in results]
+    wait_for(
+        lambda: Run.objects.filter(pk__in=ids).finished().count() == len(ids), limit, worker.tell if worker else str
+    )
+    for result in results:
+        result.refresh()
+
+
+def states() -> dict[str, int]:
+    """How many runs are in each state."""
+    return dict(Counter(Run.objects.values_list("state", flat=True)))
+
+
+def outcomes(result: Any) -> list[str]:
+    """How its attempts ended that user code was started for."""
+    return [attempt.outcome.value for attempt in result.history if attempt.outcome != "RETURNED"]
+
+
+def marked(label: str, worker: WorkerProcess) -> None:
+    """Wait until a task has left this mark, which it does when it has started."""
+    wait_for(lambda: Ledgerline.objects.filter(label=label).exists(), 30, worker.tell)
+
+
 @pytest.fixture
-def start_worker(
-    transactional_db: None, subprocess_environment: dict[str, str], tmp_path: Path
-) -> Iterator[Callable[..., WorkerProcess]]:
+def start_worker(transactional_db: None, subprocess_environment: dict[str, str], tmp_path: Path) -> Iterator[Start]:
+    """Start a worker with these flags and OPTIONS; whatever is left of it ends with the test."""
     started: list[WorkerProcess] = []
 
-    def start(*flags: str, **options: Any) -> WorkerProcess:
-        worker = WorkerProcess(subprocess_environment, tmp_path / f"worker-{len(started)}.log", *flags, **options)
+    def start(*flags: str, environment: dict[str, str] | None = None, **options: Any) -> WorkerProcess:
+        log = tmp_path / f"worker-{len(started)}.log"
+        worker = WorkerProcess(subprocess_environment | (environment or {}), log, *flags, **options)
         started.append(worker)
         return worker
 

@@ -21,16 +21,17 @@ class Children:
     """Children that take what they are given and never end it: the dispatcher's side of a Pool."""
 
     def __init__(self, count: int, *, concurrent: bool = True) -> None:
-        self.children = {pid: self._child(pid, 0) for pid in range(1, count + 1)}
+        self.children = {pid: self._child(pid, 0, pid - 1) for pid in range(1, count + 1)}
         self.async_one = self._child(99, 10) if concurrent else None
         if self.async_one is not None:
             self.children[99] = self.async_one
         self.taken_back: list[int] = []
+        self.runs_left: int | None = None
 
-    def _child(self, pid: int, slots: int) -> Child:
+    def _child(self, pid: int, slots: int, lane: int = 0) -> Child:
         ours, theirs = socket.socketpair()
         theirs.close()
-        return Child(pid, ours, os.open(os.devnull, os.O_RDWR), slots, ready=True)
+        return Child(pid, ours, os.open(os.devnull, os.O_RDWR), slots, lane, ready=True)
 
     def close(self) -> None:
         for child in self.children.values():
@@ -42,6 +43,9 @@ class Children:
 
     def async_child(self) -> Child | None:
         return self.async_one
+
+    def left(self, child: Child) -> int | None:
+        return self.runs_left
 
     def give(self, child: Child, flights: list[Flight]) -> None:
         child.held.update({flight.claim.token: flight for flight in flights})
@@ -173,6 +177,15 @@ def test_a_child_is_refilled_at_half_a_window(pool: Children, dispatcher: Dispat
     for token in list(child.held)[:10]:
         del child.held[token]
     assert [want.limit for want in dispatcher.appetite(QUEUES, NOW)] == [pytest.approx(20, abs=2)]
+
+
+def test_a_child_is_given_no_more_than_it_has_left(pool: Children, dispatcher: Dispatcher) -> None:
+    for _ in range(60):
+        dispatcher.durations.note("quick", 0.001)
+    pool.runs_left = 3
+    assert dispatcher.appetite(QUEUES, NOW) == [Appetite(6, QUEUES)]
+    give(dispatcher, *(flight() for _ in range(20)))
+    assert held(pool) == [3, 3, 0]
 
 
 # -- slow ones ---------------------------------------------------------------------------------------

@@ -3,37 +3,16 @@
 import os
 import signal
 import time
-from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
 from django_manta import State
-from django_manta.execution.runners.processes import GRACE_SECONDS
 from django_manta.ledger import Ledger, fsck
 from django_manta.models import Attempt, Run, Worker
 from tests.app import tasks
 from tests.app.models import Ledgerline
-from tests.worker.conftest import WorkerProcess, wait_for
-
-type Start = Callable[..., WorkerProcess]
-
-
-def states() -> dict[str, int]:
-    counted: dict[str, int] = {}
-    for state in Run.objects.values_list("state", flat=True):
-        counted[state] = counted.get(state, 0) + 1
-    return counted
-
-
-def ended(*results: Any, limit: float = 30, worker: WorkerProcess | None = None) -> None:
-    ids = [result.id for result in results]
-    wait_for(
-        lambda: Run.objects.filter(pk__in=ids).finished().count() == len(ids), limit, worker.tell if worker else str
-    )
-    for result in results:
-        result.refresh()
+from tests.worker.conftest import Start, ended, marked, states, wait_for
 
 
 def test_a_burst_executes_all_that_is_ready_and_leaves(start_worker: Start) -> None:
@@ -90,11 +69,10 @@ def test_a_deploy_loses_nothing_and_charges_nobody(start_worker: Start, how: str
 
 
 def test_what_outlasts_the_stop_timeout_is_interrupted_and_given_back(start_worker: Start) -> None:
-    sleeping, stubborn = tasks.sleep.enqueue(60), tasks.swallow_everything.enqueue(60)
+    sleeping, stubborn = tasks.stay.enqueue("sleeping", "asleep"), tasks.stay.enqueue("stubborn", "stubborn")
     worker = start_worker("--stop-timeout", "0.5").ready()
-    wait_for(lambda: Ledgerline.objects.filter(label="stubborn").exists(), 30, worker.tell)
-    wait_for(lambda: Run.objects.running().count() == 2)
-    time.sleep(0.3)  # both have started; the sleeping one has no way to say so
+    marked("sleeping", worker)
+    marked("stubborn", worker)
     asked = time.monotonic()
     worker.signal(signal.SIGTERM)
     assert worker.wait(10) == 0, worker.tell()
@@ -103,63 +81,6 @@ def test_what_outlasts_the_stop_timeout_is_interrupted_and_given_back(start_work
         result.refresh()
         assert (result.state, [attempt.outcome for attempt in result.history]) == (State.READY, ["INTERRUPTED"])
     assert fsck.check(Ledger()) == []
-
-
-@pytest.mark.parametrize(
-    ("task", "args", "outcomes", "state"),
-    [
-        (tasks.exit_at_once, (), ["CRASHED"] * 3, State.QUARANTINED),
-        (tasks.segfault, (), ["CRASHED"] * 3, State.QUARANTINED),
-        (tasks.leave, (), ["FAILED"], State.FAILED),
-        (tasks.spin_too_long, (), ["TIMED_OUT"], State.FAILED),
-        (tasks.sleep_too_long, (), ["TIMED_OUT"] * 2, State.FAILED),
-        (tasks.sleep_too_long_async, (), ["TIMED_OUT"], State.FAILED),
-        (tasks.swallow_its_timeout, (), ["TIMED_OUT"], State.FAILED),
-        (tasks.eat_memory, (), ["FAILED"], State.FAILED),
-    ],
-)
-def test_killers_end_as_the_table_says_and_hurt_nobody(
-    start_worker: Start, task: Any, args: Any, outcomes: list[str], state: State
-) -> None:
-    good = tasks.add.starmap([(n, 1) for n in range(100)])
-    killer = task.enqueue(*args)
-    good += tasks.add.starmap([(n, 1) for n in range(100)])
-    worker = start_worker("--burst", RECYCLE={"LIMIT_MIB": 700})
-    assert worker.wait(60) == 0, worker.tell()
-    ended(killer, *good)
-    assert [attempt.outcome for attempt in killer.history] == outcomes, killer.history
-    assert killer.state == state
-    assert {(one.state, one.attempts) for one in good} == {(State.SUCCESSFUL, 1)}
-    if state == State.QUARANTINED:
-        assert "exit code 7" in killer.reason or "SIGSEGV" in killer.reason
-        assert "last words" in killer.history[0].output
-    assert fsck.check(Ledger()) == []
-
-
-@pytest.mark.parametrize(
-    ("task", "args", "grace"),
-    [
-        (tasks.sleep, (60,), 0.0),
-        (tasks.spin, (60,), 0.0),
-        (tasks.sleep_async, (60,), 0.0),
-        (tasks.swallow_everything, (60,), GRACE_SECONDS),
-    ],
-)
-def test_cancel_ends_what_runs(start_worker: Start, task: Any, args: Any, grace: float) -> None:
-    beside = tasks.add.enqueue(1, 2)
-    result = task.enqueue(*args)
-    worker = start_worker().ready()
-    wait_for(lambda: Run.objects.running().count() == 1 and Run.objects.successful().count() == 1, 30, worker.tell)
-    time.sleep(0.3)  # it has been claimed; let it get into its sleep
-    asked = time.monotonic()
-    assert result.cancel("enough") == State.CANCELLING
-    ended(result, limit=10, worker=worker)
-    assert time.monotonic() - asked < grace + 1.5
-    assert result.state == State.CANCELLED
-    assert [attempt.outcome for attempt in result.history] == ["CANCELLED"]
-    assert result.reason == "enough"
-    beside.refresh()
-    assert beside.attempts == 1
 
 
 def test_a_killed_worker_is_found_and_its_runs_taken_over(start_worker: Start) -> None:

@@ -222,7 +222,14 @@ def _silent(present: list[workers.Seen]) -> Iterator[Line]:
 def _unserved(backend: MantaBackend, ready: list[str], claiming: set[str]) -> Iterator[Line]:
     pauses = paused(backend)
     for queue in ready:
-        if queue not in claiming:
+        if backend.queues and queue not in backend.queues:
+            yield Line(
+                "workers",
+                WRONG,
+                f"queue {queue!r} has ready runs and is not among QUEUES: no worker claims from it",
+                f"put it back into QUEUES until it is empty, or: manage.py manta cancel --queue {queue}",
+            )
+        elif queue not in claiming:
             yield Line(
                 "workers",
                 WRONG,

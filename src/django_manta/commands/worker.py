@@ -6,17 +6,18 @@ within --stop-timeout and is then interrupted and given back; exit code 0. A sec
 """
 
 import argparse
-import os
+import math
 import re
-import signal
-import subprocess
-import sys
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
-from django.tasks import task_backends
 
+from django_manta.backend import MantaBackend
+from django_manta.backoff import LONGEST_SECONDS
+from django_manta.commands import reloading
+from django_manta.commands.choosing import backend_of, names
+from django_manta.conf import RUNNERS
 from django_manta.exceptions import WrongKey
 from django_manta.worker import events
 from django_manta.worker.dispatch import Tier
@@ -30,7 +31,7 @@ _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--queues", metavar="Q1,Q2", help="Only these queues (default: all of the backend).")
-    parser.add_argument("--exclude-queues", metavar="Q1,Q2", default="", help="Not these queues.")
+    parser.add_argument("--exclude-queues", metavar="Q1,Q2", help="Not these queues.")
     parser.add_argument("--runner", choices=["processes"], default="processes", help="Where user code runs.")
     parser.add_argument("--processes", type=_positive, metavar="N", help="Child processes (default: PROCESSES).")
     parser.add_argument(
@@ -44,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--burst", action="store_true", help="Stop when nothing is ready.")
     parser.add_argument("--max-runs", type=_positive, metavar="N", help="Stop after N executions.")
     parser.add_argument(
-        "--stop-timeout", type=float, metavar="SECONDS", help="How long running runs may take to finish."
+        "--stop-timeout", type=_seconds, metavar="SECONDS", help="How long running runs may take to finish."
     )
     parser.add_argument("--name", default="", help="A name for this worker (default: the host's).")
     parser.add_argument("--reload", action="store_true", help="Restart when code changes (development).")
@@ -52,13 +53,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def handle(command: BaseCommand, options: dict[str, Any]) -> int:
+    given = worker_options(options)
     events.configure(options["log_format"], options["verbosity"])
     if options["reload"]:
-        return _reload()
+        return reloading.run()
     from django_manta.worker.loop import Worker
 
     try:
-        return Worker(worker_options(options)).run()
+        return Worker(given).run()
     except (WrongKey, ImproperlyConfigured) as error:
         raise CommandError(str(error)) from error
 
@@ -68,8 +70,9 @@ def worker_options(options: dict[str, Any]) -> Any:
     from django_manta.execution.runners.processes import Recycle
     from django_manta.worker.loop import WorkerOptions
 
-    backend: Any = task_backends[options["backend"]]
+    backend = backend_of(options)
     config = backend.config
+    queues, excluded = _queues(backend, options)
     processes = options["processes"] or config.processes
     reserved = sum(tier.slots for tier in options["reserve"])
     if reserved >= processes:
@@ -78,8 +81,8 @@ def worker_options(options: dict[str, Any]) -> Any:
         )
     return WorkerOptions(
         backend=options["backend"],
-        queues=tuple(_names(options["queues"])),
-        exclude_queues=tuple(_names(options["exclude_queues"])),
+        queues=queues,
+        exclude_queues=excluded,
         runner=options["runner"],
         processes=processes,
         reserve=tuple(options["reserve"]),
@@ -97,51 +100,64 @@ def worker_options(options: dict[str, Any]) -> Any:
     )
 
 
-def _names(text: str | None) -> list[str]:
-    return [name.strip() for name in (text or "").split(",") if name.strip()]
+def _queues(backend: MantaBackend, options: dict[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The queues asked for and those excluded. Raise CommandError when a name is wrong or none is left."""
+    asked = _declared(backend, options["queues"], "--queues")
+    excluded = _declared(backend, options["exclude_queues"], "--exclude-queues")
+    for queue in asked:
+        if (runner := _runner_of(backend, queue)) != options["runner"]:
+            raise CommandError(
+                f"--queues names {queue!r}, but QUEUE_OPTIONS gives it to the runner {runner!r}, and this worker "
+                f"has the runner {options['runner']!r}."
+            )
+    known = asked or tuple(sorted(backend.queues))
+    left = [queue for queue in known if queue not in excluded]
+    # Where QUEUES is empty every name is a queue, and nobody can know beforehand which there will be.
+    if known and not left:
+        raise CommandError(f"No queue is left to claim from: --exclude-queues takes away {', '.join(known)}.")
+    if left and not any(_runner_of(backend, queue) == options["runner"] for queue in left):
+        raise CommandError(
+            f"No queue is left to claim from: of {', '.join(left)} none has the runner {options['runner']!r} in "
+            "QUEUE_OPTIONS."
+        )
+    return asked, excluded
+
+
+def _declared(backend: MantaBackend, text: str | None, flag: str) -> tuple[str, ...]:
+    found = () if text is None else tuple(dict.fromkeys(names([text], flag)))
+    for name in found:
+        if backend.queues and name not in backend.queues:
+            raise CommandError(
+                f"{flag} names {name!r}, which is not among the QUEUES of TASKS[{backend.alias!r}]: "
+                f"{', '.join(sorted(backend.queues))}."
+            )
+    return found
+
+
+def _runner_of(backend: MantaBackend, queue: str) -> str:
+    runner: str = backend.config.queue_options.get(queue, {}).get("runner", RUNNERS[0])
+    return runner
 
 
 def _positive(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
+    if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
     return int(text)
 
 
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds <= LONGEST_SECONDS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds, 0 or more")
+    return seconds
+
+
 def _tier(text: str) -> Tier:
     found = _HORIZON.fullmatch(text)
-    if found is None:
+    if found is None or not int(found[1]) or not float(found[2]):
         raise argparse.ArgumentTypeError(f"{text!r} is not N:HORIZON, such as 1:30s or 2:4h")
     count, number, unit = found.groups()
     return Tier(int(count), float(number) * _UNITS[unit])
-
-
-def _reload() -> int:
-    """Run the same command without --reload in a child, again whenever a source file changes."""
-    from django.utils import autoreload
-
-    arguments = [sys.executable, *sys.orig_argv[1:]]
-    arguments = [argument for argument in arguments if argument != "--reload"]
-    if os.environ.get(autoreload.DJANGO_AUTORELOAD_ENV) != "true":
-        # The outer process: Django's reloader starts us again with the variable set, and again after
-        # each change.
-        return int(autoreload.restart_with_reloader() or 0)
-    worker = subprocess.Popen(arguments, env={**os.environ, autoreload.DJANGO_AUTORELOAD_ENV: ""})
-
-    def stop(number: int, frame: Any) -> None:
-        worker.send_signal(signal.SIGTERM)
-        raise SystemExit(worker.wait())
-
-    signal.signal(signal.SIGTERM, stop)
-    reloader = autoreload.get_reloader()
-
-    def changed(path: Any) -> None:
-        worker.send_signal(signal.SIGTERM)
-        worker.wait()
-        autoreload.trigger_reload(path)
-
-    reloader.notify_file_changed = changed  # type: ignore[method-assign]
-    try:
-        autoreload.start_django(reloader, worker.wait)
-    except KeyboardInterrupt:
-        worker.send_signal(signal.SIGINT)
-    return worker.wait()

@@ -231,6 +231,7 @@ class Orphan:
     losses: int
     suspect: bool
     worker: str
+    attempts: int
     #: How many executions its worker had under way at most; 0 if the worker's row is gone.
     slots: int = 0
 

@@ -130,6 +130,7 @@ def recover(backend: Any, ledger: Ledger) -> int:
                 run=orphan.id,
                 task=orphan.task,
                 queue=orphan.queue,
+                attempt=orphan.attempts,
                 worker=orphan.worker,
                 state=state.value,
             )

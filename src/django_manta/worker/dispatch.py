@@ -76,6 +76,8 @@ class _Lane:
     child: Child
     horizon: float | None
     holds: int
+    #: How many it may hold.
+    limit: int
     load: float
     #: It takes no company: it is slow, or what it holds is suspect.
     closed: bool
@@ -160,6 +162,7 @@ class Dispatcher:
             if free == 0 and horizon is None and not self.cautious:
                 due = self._fetch_at(child)
                 free = 1 if due is not None and due <= now <= due + FETCH_SECONDS else 0
+            free = min(free, self._limit(child) - holds)
             if free > 0:
                 wanted[horizon] = wanted.get(horizon, 0) + free
         return wanted
@@ -190,7 +193,7 @@ class Dispatcher:
         if not self.backlog:
             return
         lanes = [
-            _Lane(child, horizon, len(child.held), self._load(child), self._is_closed(child), [])
+            _Lane(child, horizon, len(child.held), self._limit(child), self._load(child), self._is_closed(child), [])
             for child, horizon in self._lanes()
         ]
         concurrent: list[Flight] = []
@@ -236,13 +239,10 @@ class Dispatcher:
         for lane in lanes:
             if lane.horizon is not None and not _is_within(flight, lane.horizon):
                 continue
+            if lane.holds >= lane.limit:
+                continue
             # A suspect travels alone.
-            if lane.holds and (
-                lane.closed
-                or flight.claim.suspect
-                or lane.holds >= WINDOW_RUNS
-                or lane.load + (known or 0.0) > WINDOW_SECONDS
-            ):
+            if lane.holds and (lane.closed or flight.claim.suspect or lane.load + (known or 0.0) > WINDOW_SECONDS):
                 continue
             if best is None or (lane.holds and lane.load, lane.holds) < (best.holds and best.load, best.holds):
                 best = lane
@@ -256,9 +256,15 @@ class Dispatcher:
 
     def _lanes(self) -> list[tuple[Child, float | None]]:
         """The children for plain functions, each with the horizon it is reserved for, if any."""
-        children = sorted(self.pool.sync_children(), key=lambda child: child.pid)
         horizons = self._horizons
-        return [(child, horizons[place] if place < len(horizons) else None) for place, child in enumerate(children)]
+        return [
+            (child, horizons[child.lane] if child.lane < len(horizons) else None)
+            for child in sorted(self.pool.sync_children(), key=lambda child: child.lane)
+        ]
+
+    def _limit(self, child: Child) -> int:
+        left = self.pool.left(child)
+        return WINDOW_RUNS if left is None else min(WINDOW_RUNS, len(child.held) + left)
 
     def _load(self, child: Child) -> float:
         expected = self.durations.of

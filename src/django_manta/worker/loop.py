@@ -31,7 +31,7 @@ from django_manta.execution.runners.processes import Died, Flight, Pool, Recycle
 from django_manta.ledger import Claimed, Ledger, Settleable, Settlement, WorkerRecord, Written, house, own_session
 from django_manta.ledger.session import STATEMENT_TIMEOUT_SECONDS
 from django_manta.ringing import CANCEL, DEBOUNCE_SECONDS
-from django_manta.states import ENDS, Outcome, State
+from django_manta.states import CHARGED, ENDS, Outcome, State
 from django_manta.worker import doorbell, events
 from django_manta.worker.caretaker import Caretaker
 from django_manta.worker.dispatch import Dispatcher, Tier
@@ -527,7 +527,7 @@ class Worker:
                 "state": state.value,
                 "seconds": round(settlement.duration, 6),
             }
-            tell(_EVENTS.get(settlement.outcome, "settled"), level=level, **facts)
+            tell(_event(settlement.outcome, state), level=level, **facts)
         try:
             announce.settled(self.backend, claim, settlement, state, self._ledger)
         except DatabaseError as error:
@@ -634,6 +634,14 @@ _EVENTS = {
     Outcome.CRASHED: "crashed",
     Outcome.INTERRUPTED: "interrupted",
 }
+
+
+def _event(outcome: Outcome, state: State) -> str:
+    if state is State.QUARANTINED:
+        return "quarantined"
+    if outcome in CHARGED and state not in ENDS:
+        return "retried"
+    return _EVENTS.get(outcome, "settled")
 
 
 def _level(outcome: Outcome, state: State) -> int:

@@ -27,12 +27,14 @@ def obituary(flight: Flight, died: Died) -> Settlement:
     }
     if died.killed and flight.doomed is not None and flight.kill_at is not None and now >= flight.kill_at:
         return _condemned(flight, facts)
-    if died.killed or died.code is None or len(died.started) > 1:
+    unexplained = died.code is None and not claim.suspect
+    if died.killed or unexplained or len(died.started) > 1:
         # It died for another's sake, or nobody can say whose fault it was: uncharged, and alone next time.
+        company = "Its process died while it held other runs."
         return Settlement(
             outcome=Outcome.INTERRUPTED,
             next_state=State.READY,
-            reason="Its process died while it held other runs.",
+            reason=company if len(died.started) > 1 else died.evidence,
             suspect=not died.killed,
             **facts,
         )

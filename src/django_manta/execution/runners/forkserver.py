@@ -96,6 +96,7 @@ def _serve(control: socket.socket) -> None:
 
 
 def _fork(control: socket.socket, request: dict[str, Any], descriptors: list[int], ours: list[int]) -> None:
+    server = os.getpid()
     pid = os.fork()
     if pid:
         for descriptor in descriptors:
@@ -109,7 +110,7 @@ def _fork(control: socket.socket, request: dict[str, Any], descriptors: list[int
         control.close()
         for descriptor in ours:
             os.close(descriptor)
-        _die_with_parent()
+        _die_with(server)
         from django_manta.execution.runners.child import serve
 
         code = serve(request, descriptors)
@@ -150,12 +151,12 @@ def _send(control: socket.socket, message: dict[str, Any]) -> None:
         control.send(json.dumps(message).encode())
 
 
-def _die_with_parent() -> None:
+def _die_with(server: int) -> None:
     """On Linux the kernel ends this process when the fork server does, whatever the task is doing."""
     if sys.platform == "linux":
-        parent = os.getppid()
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
+        if os.getppid() != server:
+            # It has died already, and nobody would be told of it any more.
             os._exit(1)
 
 

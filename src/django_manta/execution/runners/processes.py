@@ -89,6 +89,10 @@ class Child:
     channel: socket.socket
     output: int
     slots: int
+    #: Its place among the children for plain functions, which its successor inherits.
+    lane: int = 0
+    #: The fork server it comes from, by number: another one cannot tell how it ended.
+    server: int = 0
     inbox: Inbox = field(default_factory=Inbox)
     outbox: bytearray = field(default_factory=bytearray)
     #: What it holds, in the order it was given.
@@ -157,8 +161,9 @@ class Pool:
         self._control: socket.socket | None = None
         self._server: subprocess.Popen[bytes] | None = None
         self._server_ready = False
-        self._asked: dict[int, tuple[socket.socket, int, int]] = {}
+        self._asked: dict[int, tuple[socket.socket, int, int, int]] = {}
         self._requests = 0
+        self._servers = 0
         self._restart_at = 0.0
         self._wants_async = False
 
@@ -167,6 +172,7 @@ class Pool:
     def start(self) -> None:
         """Start the fork server; the children follow when it has loaded Django."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._servers += 1
         with theirs:
             self._server = subprocess.Popen(
                 [sys.executable, "-m", "django_manta.execution.runners.forkserver", str(theirs.fileno())],
@@ -210,7 +216,7 @@ class Pool:
             self._control.close()
             self._control = None
         self._server_ready = False
-        for channel, output, _ in self._asked.values():
+        for channel, output, _, _ in self._asked.values():
             channel.close()
             os.close(output)
         self._asked.clear()
@@ -238,6 +244,11 @@ class Pool:
 
     def _takes_orders(self, child: Child) -> bool:
         return child.ready and not child.retiring and not child.killed and not child.closed
+
+    def left(self, child: Child) -> int | None:
+        """How many more it may be given before it is replaced; None without a limit."""
+        runs = self.recycle.runs
+        return None if runs is None or child.slots else max(0, runs - child.executed - len(child.held))
 
     def give(self, child: Child, flights: list[Flight]) -> None:
         for flight in flights:
@@ -284,16 +295,20 @@ class Pool:
             return
         if not self._server_ready:
             return
-        counted = [child.slots for child in self.children.values() if not child.retiring and not child.killed]
-        counted += [slots for _, _, slots in self._asked.values()]
-        for _ in range(self.processes - sum(1 for slots in counted if not slots)):
-            self._ask_for_child(0)
-        if self._wants_async and self.async_slots not in counted:
-            self._ask_for_child(self.async_slots)
+        present = [
+            (child.slots, child.lane) for child in self.children.values() if not child.retiring and not child.killed
+        ]
+        present += [(slots, lane) for _, _, slots, lane in self._asked.values()]
+        taken = {lane for slots, lane in present if not slots}
+        for lane in range(self.processes):
+            if lane not in taken:
+                self._ask_for_child(0, lane)
+        if self._wants_async and not any(slots for slots, _ in present):
+            self._ask_for_child(self.async_slots, 0)
 
     # -- the fork server -------------------------------------------------------------------------
 
-    def _ask_for_child(self, slots: int) -> None:
+    def _ask_for_child(self, slots: int, lane: int) -> None:
         assert self._control is not None
         ours, theirs = socket.socketpair()
         output = os.memfd_create("manta-output") if hasattr(os, "memfd_create") else _temporary_file()
@@ -307,7 +322,7 @@ class Pool:
                 os.close(output)
                 return
         ours.setblocking(False)
-        self._asked[self._requests] = (ours, output, slots)
+        self._asked[self._requests] = (ours, output, slots, lane)
 
     def _hear_server(self) -> None:
         assert self._control is not None
@@ -344,8 +359,8 @@ class Pool:
                 self._bury(child)
 
     def _adopt(self, request: int, pid: int) -> None:
-        channel, output, slots = self._asked.pop(request)
-        child = Child(pid, channel, output, slots)
+        channel, output, slots, lane = self._asked.pop(request)
+        child = Child(pid, channel, output, slots, lane, self._servers)
         self.children[pid] = child
         self.selector.register(channel, selectors.EVENT_READ, lambda: self._hear(child))
         if self.stopping:
@@ -427,7 +442,7 @@ class Pool:
             child.closed = True
             self.selector.unregister(child.channel)
             child.channel.close()
-        if child.code is not None or self._control is None:
+        if child.code is not None or self._control is None or child.server != self._servers:
             self._bury(child)
 
     def _bury(self, child: Child) -> None:

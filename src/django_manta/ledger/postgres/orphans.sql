@@ -9,6 +9,7 @@ SELECT
     run.losses,
     run.suspect,
     run.worker,
+    run.attempts,
     COALESCE(worker.slots, 0)
 FROM manta_run AS run
 LEFT JOIN manta_worker AS worker ON worker.id = run.worker
