@@ -31,6 +31,8 @@ from django_manta.ringing import ring_after_commit
 from django_manta.states import status_of
 from django_manta.task import Task, rebuild, unchecked_replace
 from django_manta.typed import AnyTask
+from django_manta.workflow import waits
+from django_manta.workflow.flow import current_workflow
 
 
 class MantaBackend(BaseTaskBackend):
@@ -140,21 +142,34 @@ class MantaBackend(BaseTaskBackend):
         """The end of the chain: validate, encode, sign, insert, tell Django's receivers."""
         shared = _once_per_task(self._shared, calls)
         encoded = [payload.encode_arguments(call.args, call.kwargs) for call in calls]
-        runs = [
-            self._new_run(shared[id(call.task)], arguments)
-            for call, (_, _, arguments) in zip(calls, encoded, strict=True)
-        ]
-        inserted = self.ledger.enqueue(runs)
+        runs = [self._new_run(shared[id(call.task)], arguments) for call, arguments in zip(calls, encoded, strict=True)]
+        waiting = [run for run in runs if run.waits]
+        if waiting:
+            with transaction.atomic(using=self.database):
+                inserted = self.ledger.enqueue(runs)
+                waits.add(self.ledger, calls, runs, encoded)
+            waits.arm_after_commit(self.database, self.config.cluster, [run.id for run in waiting])
+        else:
+            inserted = self.ledger.enqueue(runs)
         results = [
-            self._result(call.task, run, row, args, kwargs)
-            for call, run, row, (args, kwargs, _) in zip(calls, runs, inserted, encoded, strict=True)
+            self._result(call.task, run, row, arguments.args, arguments.kwargs)
+            for call, run, row, arguments in zip(calls, runs, inserted, encoded, strict=True)
         ]
-        for queue in {call.task.queue_name for call in calls}:
+        for queue in {run.queue for run in runs if not run.waits}:
             ring_after_commit(self.database, self.config.cluster, queue)
         for each in results:
             # The run is in the caller's transaction now: a receiver cannot take it back by raising.
             task_enqueued.send_robust(type(self), task_result=each)
         return results
+
+    def promise(self, task: AnyTask) -> TaskResult:
+        """A run that waits for somebody outside: no gate will ever let it pass."""
+        arguments = payload.encode_arguments([], {})
+        run = self._new_run(self._shared(task) | {"waits": True}, arguments)
+        [row] = self.ledger.enqueue([run])
+        result = self._result(task, run, row, [], {})
+        task_enqueued.send_robust(type(self), task_result=result)
+        return result
 
     def _shared(self, task: AnyTask) -> dict[str, Any]:
         """What all runs of ``task`` that are enqueued together have in common, as fields of NewRun."""
@@ -170,12 +185,20 @@ class MantaBackend(BaseTaskBackend):
             "run_after": task.run_after,
             "expires": effective.expires,
             "hold": effective.hold,
+            "waits": bool(effective.after),
+            "workflow": current_workflow(),
         }
 
-    def _new_run(self, shared: dict[str, Any], arguments: str) -> NewRun:
+    def _new_run(self, shared: dict[str, Any], arguments: payload.Arguments) -> NewRun:
         run_id = new_run_id()
-        signature = self.seal.sign_run(str(run_id), shared["task"], arguments, shared["overrides"])
-        return NewRun(id=run_id, arguments=arguments, signature=signature, **shared)
+        signature = self.seal.sign_run(
+            str(run_id), shared["task"], arguments.text, shared["overrides"], arguments.references
+        )
+        run = NewRun(id=run_id, arguments=arguments.text, signature=signature, **shared)
+        if arguments.references is not None:
+            run.references = arguments.references
+            run.waits = True
+        return run
 
     def _result(
         self,

@@ -26,6 +26,7 @@ class Desk(Protocol):
 
     def save_progress(self, progress: str) -> None: ...
     def save_metadata(self, metadata: str) -> None: ...
+    def upstream(self) -> "list[TaskResult]": ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +54,15 @@ class TaskContext(GenericTaskContext[P, R]):  # type: ignore[misc]  # Django's i
     def metadata(self) -> dict[str, Any]:
         """The run's metadata. Change it as you like, then ``save_metadata()``."""
         return self.task_result.metadata
+
+    @property
+    def upstream(self) -> "list[TaskResult]":
+        """The results of the runs that this one waited for, in the order in which they were given."""
+        return self._desk.upstream()
+
+    async def aupstream(self) -> "list[TaskResult]":
+        """See upstream."""
+        return await sync_to_async(self._desk.upstream, thread_sensitive=True)()
 
     def save_metadata(self) -> None:
         """Store the metadata as it is now, at once, also from inside an atomic task."""

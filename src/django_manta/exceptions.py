@@ -46,6 +46,14 @@ class UpstreamFailed(TaskException):
     """A run that this one waited for ended badly."""
 
 
+class TooManyLaters(TaskException):
+    """The run asked to be called again more often than ``max_laters`` allows."""
+
+
+class PromiseExists(TaskException):
+    """An open promise bears this name already."""
+
+
 class BadTaskSignature(SuspiciousOperation):
     """The row was not written by this project: its signature does not match what it asks to run."""
 

@@ -14,7 +14,7 @@ from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 from django_manta.ids import new_run_id
-from django_manta.states import BAD_ENDS, ENDS, OWNED, PENDING, Outcome, State
+from django_manta.states import BAD_ENDS, ENDS, OWNED, PENDING, Outcome, Role, State, When
 
 if TYPE_CHECKING:
     from django_manta.result import TaskResult
@@ -91,12 +91,18 @@ class Run(models.Model):
 
     id = models.UUIDField(_("id"), primary_key=True, default=new_run_id, editable=False)
 
-    # What was asked. Signed: id, task, arguments, overrides.
+    # What was asked. Signed: id, task, arguments, references, overrides.
     task = models.TextField(_("task"), help_text=_("Dotted path of the task."))
     backend = models.TextField(_("backend"), help_text=_("Alias in TASKS."))
     queue = models.TextField(_("queue"))
     priority = models.SmallIntegerField(_("priority"), db_default=0)
     arguments = models.TextField(_("arguments"), help_text=_("JSON text, exactly as encoded."))
+    references_text = models.TextField(
+        _("references"),
+        db_column="refs",
+        null=True,
+        help_text=_("Where in the arguments the results of which runs are filled in, as JSON text."),
+    )
     overrides = models.TextField(_("overrides"), db_default="", help_text=_("Options given by using(), as JSON text."))
     signature = models.TextField(_("signature"), db_default="")
     run_after = models.DateTimeField(_("run after"), null=True)
@@ -124,11 +130,27 @@ class Run(models.Model):
         _("suspect"), db_default=False, help_text=_("It was there when an executor died: it travels alone.")
     )
 
+    dependents = models.BooleanField(
+        _("dependents"), db_default=False, help_text=_("Other runs wait, or waited, for it.")
+    )
+
     # What came of it.
     result_text = models.TextField(
         _("result"), db_column="result", null=True, help_text=_("JSON text, exactly as encoded.")
     )
     result_signature = models.TextField(_("result signature"), db_default="")
+    delegate = models.TextField(
+        _("delegate"), null=True, help_text=_("The run, or runs, whose results are its own, as JSON text.")
+    )
+    workflow = models.ForeignKey(
+        "Workflow",
+        on_delete=models.DO_NOTHING,
+        db_constraint=False,
+        db_index=False,
+        null=True,
+        related_name="runs",
+        verbose_name=_("workflow"),
+    )
     metadata = models.JSONField(_("metadata"), default=dict)
     progress = models.JSONField(_("progress"), null=True)
 
@@ -177,6 +199,7 @@ class Run(models.Model):
                 name="manta_run_finished",
                 condition=models.Q(finished_at__isnull=False),
             ),
+            models.Index("workflow", name="manta_run_workflow", condition=models.Q(workflow__isnull=False)),
         ]
 
     def __str__(self) -> str:
@@ -232,6 +255,135 @@ class Attempt(models.Model):
 
     def __str__(self) -> str:
         return f"{self.run_id} #{self.number} {self.outcome}"
+
+
+class Dependency(models.Model):
+    """An edge: ``run`` waits for ``on``, for its value or just for its end."""
+
+    id = models.BigAutoField(_("id"), primary_key=True)
+    run = models.ForeignKey(
+        Run,
+        on_delete=models.DO_NOTHING,
+        db_constraint=False,
+        db_index=False,
+        related_name="preconditions",
+        verbose_name=_("run"),
+    )
+    on = models.ForeignKey(
+        Run,
+        on_delete=models.DO_NOTHING,
+        db_constraint=False,
+        db_index=False,
+        related_name="dependencies",
+        verbose_name=_("on"),
+    )
+    role = models.TextField(_("role"), choices=Role.choices)
+    told = models.BooleanField(_("told"), db_default=False, help_text=_("The gate has counted that it ended."))
+    met = models.BooleanField(_("met"), db_default=False, help_text=_("The gate has counted that it succeeded."))
+
+    class Meta:
+        verbose_name = _("dependency")
+        verbose_name_plural = _("dependencies")
+        constraints = [models.UniqueConstraint(fields=["run", "on", "role"], name="manta_dependency_edge")]
+        indexes = [models.Index("on", name="manta_dependency_on")]
+
+    def __str__(self) -> str:
+        return f"{self.run_id} after {self.on_id}"
+
+
+class Gate(models.Model):
+    """What a run that waits for others waits for, counted. ``fsck`` compares it with the edges."""
+
+    run = models.OneToOneField(
+        Run,
+        on_delete=models.DO_NOTHING,
+        db_constraint=False,
+        primary_key=True,
+        related_name="gate",
+        verbose_name=_("run"),
+    )
+    mode = models.TextField(_("when"), choices=When.choices, db_default=When.ALL_SUCCESSFUL.value)
+    armed = models.BooleanField(_("armed"), db_default=False)
+    #: Called again at once, whatever it still waits for (``Later(after=None)``).
+    passed = models.BooleanField(_("passed"), db_default=False)
+    pending_values = models.IntegerField(_("pending values"), db_default=0)
+    bad_values = models.IntegerField(_("bad values"), db_default=0)
+    pending_after = models.IntegerField(_("pending"), db_default=0)
+    met_after = models.IntegerField(_("met"), db_default=0)
+    bad_after = models.IntegerField(_("bad"), db_default=0)
+    #: How many of the preconditions had been met, or had ended, when the run was last called.
+    consumed = models.IntegerField(_("consumed"), db_default=0)
+    laters = models.IntegerField(_("laters"), db_default=0, help_text=_("How often it asked to be called again."))
+    made_at = models.DateTimeField(_("made at"), db_default=Now())
+
+    class Meta:
+        verbose_name = _("gate")
+        verbose_name_plural = _("gates")
+        indexes = [models.Index("made_at", name="manta_gate_unarmed", condition=models.Q(armed=False))]
+
+    def __str__(self) -> str:
+        return f"gate of {self.run_id}"
+
+
+class Herald(models.Model):
+    """A run that ended, or was reopened, and whose dependents are still to be told."""
+
+    run = models.OneToOneField(
+        Run, on_delete=models.DO_NOTHING, db_constraint=False, primary_key=True, related_name="+", verbose_name=_("run")
+    )
+
+    class Meta:
+        verbose_name = _("herald")
+        verbose_name_plural = _("heralds")
+
+    def __str__(self) -> str:
+        return f"herald of {self.run_id}"
+
+
+class Promise(models.Model):
+    """The name of a run that is settled from outside. Unique while it is open."""
+
+    run = models.OneToOneField(
+        Run,
+        on_delete=models.DO_NOTHING,
+        db_constraint=False,
+        primary_key=True,
+        related_name="promise",
+        verbose_name=_("run"),
+    )
+    name = models.TextField(_("name"))
+    open = models.BooleanField(_("open"), db_default=True)
+
+    class Meta:
+        verbose_name = _("promise")
+        verbose_name_plural = _("promises")
+        constraints = [
+            models.UniqueConstraint(fields=["name"], condition=models.Q(open=True), name="manta_promise_name")
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Workflow(models.Model):
+    """A graph that has a name."""
+
+    id = models.UUIDField(_("id"), primary_key=True, default=new_run_id, editable=False)
+    name = models.TextField(_("name"))
+    unique_key = models.TextField(_("unique key"), null=True)
+    created_at = models.DateTimeField(_("created at"), db_default=Now())
+
+    class Meta:
+        verbose_name = _("workflow")
+        verbose_name_plural = _("workflows")
+        constraints = [
+            models.UniqueConstraint(
+                fields=["name", "unique_key"], condition=models.Q(unique_key__isnull=False), name="manta_workflow_key"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return self.name
 
 
 class Worker(models.Model):

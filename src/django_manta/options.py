@@ -13,11 +13,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal
+from uuid import UUID
 
 from django.utils import timezone
 
 from django_manta import backoff as backoffs
 from django_manta import payload
+from django_manta.ids import parse_run_id
+from django_manta.states import When
 
 if TYPE_CHECKING:
     from django_manta.conf import Config
@@ -139,6 +142,30 @@ def _paths(value: Any) -> tuple[str, ...]:
     return paths
 
 
+def _runs(value: Any) -> tuple[UUID, ...]:
+    """Results, groups of results and ids, flattened to ids, each once."""
+    if payload.references_in(value) is not None or isinstance(value, (str, UUID)):
+        value = [value]
+    if not isinstance(value, Iterable):
+        raise TypeError("must be a list of results, groups of results, or ids of runs")
+    found: dict[UUID, None] = {}
+    for item in value:
+        referred = payload.references_in(item)
+        for each in [item] if referred is None else [referred] if isinstance(referred, str) else referred:
+            run_id = parse_run_id(each)
+            if run_id is None:
+                raise TypeError(f"must hold results, groups of results, or ids of runs, not {each!r}")
+            found[run_id] = None
+    return tuple(found)
+
+
+def _when(value: Any) -> When:
+    try:
+        return When(value)
+    except ValueError:
+        raise ValueError(f"must be one of {', '.join(map(repr, When.values))}") from None
+
+
 def _tuple_or_none(value: Any) -> tuple[str, ...] | None:
     return None if value is None else tuple(value)
 
@@ -244,11 +271,38 @@ OPTIONS: Final[dict[str, Option]] = {
             in_decorator=False,
             in_settings=False,
         ),
+        Option(
+            "after",
+            _runs,
+            (),
+            "results, groups of results, or ids of runs",
+            "The runs it waits for beside those whose results it is given.",
+            at_enqueue=True,
+            in_decorator=False,
+            in_settings=False,
+        ),
+        Option(
+            "when",
+            _when,
+            When.ALL_SUCCESSFUL,
+            "`'all_successful'`, `'all_finished'`, `'any_successful'` or `'any_finished'`",
+            "What must be true of the runs in `after` before it is ready.",
+            at_enqueue=True,
+            in_decorator=False,
+            in_settings=False,
+        ),
+        Option(
+            "max_laters",
+            _whole_number(0),
+            100,
+            "whole number from 0",
+            "How often a run may ask to be called again with `Later` before it is FAILED.",
+        ),
     ]
 }
 
 #: Keywords that belong to features which do not exist yet: refused, never ignored.
-NOT_BUILT: Final = frozenset({"unique", "http", "redact", "limit", "limits", "rate", "ray", "after", "when"})
+NOT_BUILT: Final = frozenset({"unique", "http", "redact", "limit", "limits", "rate", "ray"})
 
 #: `atomic` tasks hold a transaction open, so they get a timeout of their own.
 ATOMIC_TIMEOUT: Final = 60.0
@@ -295,6 +349,9 @@ class Effective:
     metadata: dict[str, Any]
     aliases: tuple[str, ...]
     hold: bool
+    after: tuple[UUID, ...]
+    when: When
+    max_laters: int
 
 
 def effective(task: Any, config: "Config", overrides: str = "") -> Effective:

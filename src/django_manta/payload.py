@@ -13,11 +13,11 @@ hand runs nothing.
 import hashlib
 import json
 from base64 import urlsafe_b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from hmac import compare_digest
 from math import isfinite
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.core.signing import Signer
 from django.utils.crypto import salted_hmac
@@ -31,6 +31,10 @@ MAX_DEPTH = 200
 SIGNATURE_VERSION = "1"
 
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+
+
+class HoldsReference(TypeError):
+    """A result, or a group of them, where only a value can be kept."""
 
 
 class _Refusal(Exception):
@@ -78,15 +82,71 @@ def decode(text: str) -> Any:
     return {} if text == "{}" else json.loads(text)  # the metadata of most runs
 
 
-def encode_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any], str]:
-    """Normalized arguments, and the text of both as stored: ``[[…], {…}]``."""
+class Arguments(NamedTuple):
+    """Normalized arguments, and the texts that are stored."""
+
+    args: list[Any]
+    kwargs: dict[str, Any]
+    #: Both as JSON: ``[[…], {…}]``. None stands for the value of another run.
+    text: str
+    #: Where the values of which runs are filled in: ``[[[0, 1, "key"], "run id"], …]``, or None.
+    references: str | None = None
+    #: The runs they refer to.
+    waits_for: tuple[str, ...] = ()
+
+
+def encode_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
+    """Arguments as they are stored. A result in them, or a group of results, becomes a reference to its value."""
     if not _is_sequence(args):
         raise TypeError(f"args must be a list or tuple of positional arguments, not {args!r}.")
     if not isinstance(kwargs, (dict, Mapping)):
         raise TypeError(f"kwargs must be a mapping of keyword arguments, not {kwargs!r}.")
+    try:
+        return _encode_arguments(args, kwargs)
+    except HoldsReference:
+        found: list[tuple[list[int | str], str]] = []
+        args, kwargs = _take_out(args, [0], found), _take_out(kwargs, [1], found)
+        plain = _encode_arguments(args, kwargs)
+        waits_for = tuple(dict.fromkeys(run_id for _, run_id in found))
+        return plain._replace(references=_encode(found), waits_for=waits_for)
+
+
+def _encode_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
     kept_args: list[Any] = normalize(args, "args")
     kept_kwargs: dict[str, Any] = normalize(kwargs, "kwargs")
-    return kept_args, kept_kwargs, dump([kept_args, kept_kwargs], "arguments")
+    return Arguments(kept_args, kept_kwargs, dump([kept_args, kept_kwargs], "arguments"))
+
+
+def _take_out(value: Any, path: list[int | str], found: list[tuple[list[int | str], str]]) -> Any:
+    """``value`` with None where a result was, and where that was."""
+    referred = references_in(value)
+    if isinstance(referred, str):
+        found.append((path, referred))
+        return None
+    if referred is not None:
+        found += [([*path, place], run_id) for place, run_id in enumerate(referred)]
+        return [None] * len(referred)
+    if isinstance(value, Mapping):
+        return {key: _take_out(item, [*path, key], found) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_take_out(item, [*path, place], found) for place, item in enumerate(value)]
+    return value
+
+
+def references_in(value: Any) -> str | list[str] | None:
+    """The id of a result, the ids of a group of results, or None for anything else."""
+    refer = getattr(type(value), "manta_references", None)
+    referred: str | list[str] | None = None if refer is None else refer(value)
+    return referred
+
+
+def fill_in(args: list[Any], kwargs: dict[str, Any], references: str, value_of: Callable[[str], Any]) -> None:
+    """Put values where the references say. The arguments are changed."""
+    for path, run_id in json.loads(references):
+        place: Any = [args, kwargs]
+        for step in path[:-1]:
+            place = place[step]
+        place[path[-1]] = value_of(run_id)
 
 
 def _is_sequence(args: Any) -> bool:
@@ -161,6 +221,8 @@ def _normalize_mapping(mapping: Mapping[Any, Any], depth: int) -> dict[str, Any]
 
 def _normalize_unusual(value: Any, depth: int) -> Any:
     """Subclasses of the plain types, and the other collections Django's backends accept."""
+    if hasattr(type(value), "manta_references"):
+        raise _Refusal(HoldsReference, "Unsupported value: a result can be an argument, or be returned itself")
     match value:
         case Mapping():
             return _normalize_mapping(value, depth)
@@ -251,11 +313,13 @@ class Seal:
         self._runs = PrimedSigner(salt=f"django_manta.run.{cluster}")
         self._results = PrimedSigner(salt=f"django_manta.result.{cluster}")
 
-    def sign_run(self, run_id: str, task: str, arguments: str, overrides: str) -> str:
-        return self._runs.signature(_run_message(run_id, task, arguments, overrides))
+    def sign_run(self, run_id: str, task: str, arguments: str, overrides: str, references: str | None = None) -> str:
+        return self._runs.signature(_run_message(run_id, task, arguments, overrides, references))
 
-    def run_is_genuine(self, signature: str, run_id: str, task: str, arguments: str, overrides: str) -> bool:
-        return self._runs.is_genuine(signature, _run_message(run_id, task, arguments, overrides))
+    def run_is_genuine(
+        self, signature: str, run_id: str, task: str, arguments: str, overrides: str, references: str | None = None
+    ) -> bool:
+        return self._runs.is_genuine(signature, _run_message(run_id, task, arguments, overrides, references))
 
     def sign_result(self, run_id: str, result: str) -> str:
         return self._results.signature(_result_message(run_id, result))
@@ -278,8 +342,11 @@ class Seal:
         return salted_hmac(salt, "fingerprint", secret=key, algorithm="sha256").hexdigest()[:16]
 
 
-def _run_message(run_id: str, task: str, arguments: str, overrides: str) -> str:
+def _run_message(run_id: str, task: str, arguments: str, overrides: str, references: str | None) -> str:
     # The lengths keep two fields from trading characters: no content can imitate a boundary.
+    if references is not None:
+        version = f"{SIGNATURE_VERSION}r:{len(references)}:{references}"
+        return f"{version}:{run_id}:{len(task)}:{task}:{len(overrides)}:{overrides}:{arguments}"
     return f"{SIGNATURE_VERSION}:{run_id}:{len(task)}:{task}:{len(overrides)}:{overrides}:{arguments}"
 
 

@@ -7,10 +7,10 @@ models, so that a result costs two statements and survives code that has moved o
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
-from types import GenericAlias
+from types import GenericAlias, MappingProxyType
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -26,7 +26,7 @@ from django.tasks.signals import task_finished
 from django_manta import exceptions, payload
 from django_manta.current import current_run
 from django_manta.ids import parse_run_id
-from django_manta.ledger import AttemptRecord, DjangoSession, Ledger, RunRecord
+from django_manta.ledger import AttemptRecord, DjangoSession, Ledger, RunRecord, Value, graph
 from django_manta.ringing import CANCEL, ring_after_commit
 from django_manta.signals import run_settled
 from django_manta.states import BAD_ENDS, ENDS, OWNED, UNSTARTED, Outcome, State, status_of
@@ -82,6 +82,10 @@ class TaskResult(GenericTaskResult[P, R]):  # type: ignore[misc]  # Django's is 
     def __post_init__(self) -> None:
         # Django normalizes the arguments here; ours come from the payload, which already has.
         pass
+
+    def manta_references(self) -> str:
+        """What this stands for among the arguments of another run."""
+        return self.id
 
     def refresh(self) -> None:
         """Reload everything that can change. Two statements."""
@@ -164,19 +168,21 @@ class TaskResult(GenericTaskResult[P, R]):  # type: ignore[misc]  # Django's is 
 
     # -- what a person decides -------------------------------------------------------------------
 
-    def cancel(self, reason: str = "") -> State:
+    def cancel(self, reason: str = "", *, cascade: bool = False) -> State:
         """
         Ask that the run does not go on; refresh and return its state.
 
         A pending run is CANCELLED at once, a running one CANCELLING until nothing of it runs any
-        more, a finished one stays as it is.
+        more, a finished one stays as it is. What it has delegated to is cancelled, too. With ``cascade`` also
+        everything that waits for it, directly or not; otherwise those learn that it ended badly.
         """
         database = _database_of(self.backend)
-        moved = _ledger(database).cancel([UUID(self.id)], reason)
+        ledger = _ledger(database)
+        moved = ledger.cancel([UUID(self.id), *(_downstream(ledger, self.id) if cascade else ())], reason)
         self.refresh()
-        if State.CANCELLING in moved.values():
+        if State.CANCELLING in moved.values() or ledger.session.in_transaction():
             ring_after_commit(database, _cluster_of(self.backend), CANCEL)
-        if State.CANCELLED in moved.values():
+        if moved.get(UUID(self.id)) is State.CANCELLED:
             transaction.on_commit(self._tell_the_end, using=database, robust=True)
         return self.state
 
@@ -186,9 +192,9 @@ class TaskResult(GenericTaskResult[P, R]):  # type: ignore[misc]  # Django's is 
         task_finished.send_robust(sender=sender, task_result=self)
         run_settled.send_robust(sender=sender, run_id=self.id, state=self.state)
 
-    async def acancel(self, reason: str = "") -> State:
+    async def acancel(self, reason: str = "", *, cascade: bool = False) -> State:
         """See cancel()."""
-        return await sync_to_async(self.cancel, thread_sensitive=True)(reason)
+        return await sync_to_async(self.cancel, thread_sensitive=True)(reason, cascade=cascade)
 
     def retry(self) -> State:
         """
@@ -239,6 +245,10 @@ def _cluster_of(backend: str) -> str:
     return config.cluster if config is not None else "default"
 
 
+def _downstream(ledger: Ledger, run_id: str) -> list[UUID]:
+    return graph.downstream(ledger, UUID(run_id))
+
+
 def _ledger(using: str) -> Ledger:
     return Ledger(DjangoSession(using))
 
@@ -248,13 +258,59 @@ def get_result(result_id: object, using: str | None = None) -> TaskResult:
     run_id = parse_run_id(result_id)
     if run_id is None:
         raise TaskResultDoesNotExist(result_id)
-    records = _ledger(using or default_database()).fetch([run_id])
+    ledger = _ledger(using or default_database())
+    records = ledger.fetch([run_id])
     if not records:
         raise TaskResultDoesNotExist(result_id)
-    return from_record(records[0])
+    return from_record(records[0], _delegated(ledger, records))
 
 
-def from_record(run: RunRecord) -> TaskResult:
+def _delegated(ledger: Ledger, records: Sequence[RunRecord]) -> dict[str, Value]:
+    """The values of those runs that ended well and have none of their own."""
+    ids = [record.id for record in records if record.delegate is not None and record.state is State.SUCCESSFUL]
+    return (graph.values(ledger, ids, limit=None) or {}) if ids else {}
+
+
+def results_of(ledger: Ledger, ids: Iterable[UUID]) -> list[TaskResult]:
+    """The results of runs, in order: two statements, and one for each step of delegation."""
+    records = ledger.fetch(ids)
+    values = _delegated(ledger, records)
+    return [from_record(record, values) for record in records]
+
+
+def refresh_all(results: "Sequence[TaskResult]") -> None:
+    """Reload results that may be of several databases."""
+    by_database: dict[str, list[TaskResult]] = {}
+    for result in results:
+        by_database.setdefault(_database_of(result.backend), []).append(result)
+    for database, of_one in by_database.items():
+        ledger = _ledger(database)
+        records = ledger.fetch([UUID(result.id) for result in of_one])
+        values = _delegated(ledger, records)
+        found = {str(record.id): from_record(record, values) for record in records}
+        for result in of_one:
+            if result.id not in found:
+                raise TaskResultDoesNotExist(result.id)
+            result._take_over(found[result.id])
+
+
+def states_of(results: "Sequence[TaskResult]") -> list[State]:
+    """Where runs stand now. One statement a database."""
+    by_database: dict[str, list[UUID]] = {}
+    for result in results:
+        by_database.setdefault(_database_of(result.backend), []).append(UUID(result.id))
+    return [
+        record.state for database, ids in by_database.items() for record in _ledger(database).fetch(ids, history=False)
+    ]
+
+
+def cancel_all(results: "Sequence[TaskResult]", reason: str = "") -> None:
+    """Ask that none of the runs goes on."""
+    for result in results:
+        result.cancel(reason)
+
+
+def from_record(run: RunRecord, values: Mapping[str, Value] = MappingProxyType({})) -> TaskResult:
     args, kwargs = _arguments(run.arguments)
     result = TaskResult(
         task=rebuild(
@@ -286,7 +342,20 @@ def from_record(run: RunRecord) -> TaskResult:
     )
     if run.state is State.SUCCESSFUL and run.result is not None:
         object.__setattr__(result, "_return_value", _tolerantly(payload.decode, run.result))
+    elif run.state is State.SUCCESSFUL and run.delegate is not None:
+        object.__setattr__(result, "_return_value", _tolerantly(lambda _: value_from(run.id.hex, values), ""))
     return result
+
+
+def value_from(run_id: str, values: Mapping[str, Value]) -> Any:
+    """The value of a run, by way of those that it delegated to."""
+    value = values[run_id]
+    if value.delegate is None:
+        return None if value.result is None else payload.decode(value.result)
+    delegate = payload.decode(value.delegate)
+    if isinstance(delegate, str):
+        return value_from(UUID(delegate).hex, values)
+    return [value_from(UUID(each).hex, values) for each in delegate]
 
 
 def _arguments(text: str) -> tuple[list[Any], dict[str, Any]]:
@@ -334,7 +403,7 @@ def _tolerantly[T](read: Callable[[str], T], stored: str) -> T | None:
     """What was altered by hand cannot be read, but the rest of the run must still be shown."""
     try:
         return read(stored)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, KeyError):
         return None
 
 

@@ -50,6 +50,24 @@ class State(TextChoices):
     UPSTREAM_FAILED = "UPSTREAM_FAILED", pgettext_lazy("run state", "upstream failed")
 
 
+class When(TextChoices):
+    """What must be true of the runs in ``after`` before a run that waits for them is ready."""
+
+    ALL_SUCCESSFUL = "all_successful", pgettext_lazy("when", "all successful")
+    ALL_FINISHED = "all_finished", pgettext_lazy("when", "all finished")
+    ANY_SUCCESSFUL = "any_successful", pgettext_lazy("when", "any successful")
+    ANY_FINISHED = "any_finished", pgettext_lazy("when", "any finished")
+
+
+class Role(TextChoices):
+    """Why a run waits for another: for its value, which needs success, or for its end, as ``when`` says."""
+
+    VALUE = "value", pgettext_lazy("role", "value")
+    AFTER = "after", pgettext_lazy("role", "after")
+    #: Its value becomes the run's own.
+    DELEGATE = "delegate", pgettext_lazy("role", "delegate")
+
+
 class Outcome(TextChoices):
     SUCCESSFUL = "SUCCESSFUL", pgettext_lazy("attempt outcome", "successful")
     FAILED = "FAILED", pgettext_lazy("attempt outcome", "failed")
@@ -86,12 +104,13 @@ MOVES: dict[State, frozenset[State]] = {
             State.HELD,
             State.CANCELLED,
             State.EXPIRED,
-            State.UPSTREAM_FAILED,
-            State.SUCCESSFUL,
-            State.FAILED,
+            # What delegated ends as its delegates do.
+            *ENDS,
         }
     ),
-    State.READY: frozenset({State.RUNNING, State.HELD, State.WAITING, State.CANCELLED, State.EXPIRED}),
+    State.READY: frozenset(
+        {State.RUNNING, State.HELD, State.WAITING, State.CANCELLED, State.EXPIRED, State.UPSTREAM_FAILED}
+    ),
     State.RUNNING: frozenset(
         {
             State.SUCCESSFUL,
@@ -106,7 +125,7 @@ MOVES: dict[State, frozenset[State]] = {
     ),
     State.CANCELLING: frozenset({State.SUCCESSFUL, State.CANCELLED}),
     State.SUCCESSFUL: frozenset(),
-    **{end: frozenset({State.READY}) for end in BAD_ENDS},
+    **{end: frozenset({State.READY, State.WAITING}) for end in BAD_ENDS},
 }
 
 #: Where a settled attempt may leave its run, provided nobody asked to cancel it.
@@ -119,10 +138,15 @@ AFTER_OUTCOME: dict[Outcome, frozenset[State]] = {
     Outcome.LOST: frozenset({State.LOST, State.READY, State.SCHEDULED}),
     Outcome.RETURNED: frozenset({State.READY, State.SCHEDULED}),
     Outcome.INTERRUPTED: frozenset({State.READY, State.SCHEDULED}),
+    Outcome.DEFERRED: frozenset({State.READY, State.SCHEDULED, State.WAITING}),
+    Outcome.DELEGATED: frozenset({State.WAITING}),
 }
 
 #: Outcomes whose attempt never started user code: they do not count as attempts.
 UNSTARTED = frozenset({Outcome.RETURNED})
+
+#: Outcomes after which a run may wait for others.
+WAITING_OUTCOMES = frozenset({Outcome.DEFERRED, Outcome.DELEGATED})
 
 #: Outcomes that use up ``max_attempts``.
 CHARGED = frozenset({Outcome.FAILED, Outcome.TIMED_OUT})

@@ -13,6 +13,7 @@ from functools import lru_cache
 from inspect import iscoroutinefunction
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Self, Unpack
+from uuid import UUID
 
 from asgiref.sync import sync_to_async
 from django.tasks.base import Task as DjangoTask
@@ -23,7 +24,9 @@ from django_manta import options
 from django_manta.backoff import Backoff
 from django_manta.exceptions import TaskNotFound
 from django_manta.options import NOT_GIVEN, Moment, NotGiven
+from django_manta.states import When
 from django_manta.typed import AnyTask, GenericTask, P, R, TakesOne, UsingKeywords
+from django_manta.workflow.group import Group
 
 if TYPE_CHECKING:
     from django_manta.result import TaskResult
@@ -53,6 +56,9 @@ class Task(GenericTask[P, R]):
     metadata: dict[str, Any] | NotGiven = field(default=NOT_GIVEN, hash=False)
     aliases: tuple[str, ...] | NotGiven = NOT_GIVEN
     hold: bool | NotGiven = NOT_GIVEN
+    after: tuple[UUID, ...] | NotGiven = NOT_GIVEN
+    when: When | NotGiven = NOT_GIVEN
+    max_laters: int | NotGiven = NOT_GIVEN
     #: Names of the options that ``.using()`` gave: they travel with the run.
     overridden: frozenset[str] = frozenset()
 
@@ -116,38 +122,37 @@ class Task(GenericTask[P, R]):
 
     # -- enqueue many ----------------------------------------------------------------------------
 
-    def enqueue_many(self, calls: Iterable[tuple[Args, Mapping[str, Any]]]) -> "list[TaskResult[P, R]]":
+    def enqueue_many(self, calls: Iterable[tuple[Args, Mapping[str, Any]]]) -> "Group[R]":
         """Enqueue one run for each ``(args, kwargs)``: all of them or, if one is refused, none."""
         return _enqueue_many(self, [(self, *_checked(call, place)) for place, call in enumerate(calls)])
 
-    async def aenqueue_many(self, calls: Iterable[tuple[Args, Mapping[str, Any]]]) -> "list[TaskResult[P, R]]":
+    async def aenqueue_many(self, calls: Iterable[tuple[Args, Mapping[str, Any]]]) -> "Group[R]":
         """See enqueue_many()."""
         return await sync_to_async(self.enqueue_many, thread_sensitive=True)(calls)
 
-    def map[X](self: TakesOne[X], values: Iterable[X]) -> "list[TaskResult[P, R]]":
+    def map[X](self: TakesOne[X], values: Iterable[X]) -> "Group[R]":
         """Enqueue one run for each value, given to the task as its only argument."""
         return _enqueue_many(self, [(self, (value,), {}) for value in values])
 
-    async def amap[X](self: TakesOne[X], values: Iterable[X]) -> "list[TaskResult[P, R]]":
+    async def amap[X](self: TakesOne[X], values: Iterable[X]) -> "Group[R]":
         """See map()."""
         enqueue_many = sync_to_async(_enqueue_many, thread_sensitive=True)
         return await enqueue_many(self, [(self, (value,), {}) for value in values])
 
-    def starmap(self, arguments: Iterable[Args]) -> "list[TaskResult[P, R]]":
+    def starmap(self, arguments: Iterable[Args]) -> "Group[R]":
         """Enqueue one run for each tuple of positional arguments."""
         return self.enqueue_many((_checked_args(args, place), {}) for place, args in enumerate(arguments))
 
-    async def astarmap(self, arguments: Iterable[Args]) -> "list[TaskResult[P, R]]":
+    async def astarmap(self, arguments: Iterable[Args]) -> "Group[R]":
         """See starmap()."""
         return await self.aenqueue_many([(_checked_args(args, place), {}) for place, args in enumerate(arguments)])
 
 
-def _enqueue_many(task: Any, calls: list[tuple[Any, Args, Mapping[str, Any]]]) -> list[Any]:
+def _enqueue_many(task: Any, calls: list[tuple[Any, Args, Mapping[str, Any]]]) -> Group[Any]:
     backend = task.get_backend()
     if hasattr(backend, "enqueue_many"):
-        results: list[Any] = backend.enqueue_many(calls)
-        return results
-    return [backend.enqueue(one, list(args), dict(kwargs)) for one, args, kwargs in calls]
+        return Group(backend.enqueue_many(calls))
+    return Group(backend.enqueue(one, list(args), dict(kwargs)) for one, args, kwargs in calls)
 
 
 def _checked(call: Any, place: int) -> tuple[Args, Mapping[str, Any]]:

@@ -14,11 +14,13 @@ is Django's own class when the program runs, and ``task`` is Django's ``task`` w
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, Protocol, TypedDict, Unpack, cast, overload
+from uuid import UUID
 
 from django import tasks
 
 from django_manta.backoff import Exponential
 from django_manta.options import Moment
+from django_manta.states import When
 
 if TYPE_CHECKING:
     from typing_extensions import ParamSpec, TypeVar
@@ -81,6 +83,7 @@ class Keywords(TypedDict, total=False):
     expires: Moment | None
     deadline: Moment
     metadata: Mapping[str, Any]
+    max_laters: int
 
 
 class DecoratorKeywords(Keywords, total=False):
@@ -96,6 +99,8 @@ class UsingKeywords(Keywords, total=False):
     backend: str | None
     run_after: Moment | None
     hold: bool
+    after: "Iterable[TaskResult | Iterable[TaskResult] | str | UUID] | TaskResult"
+    when: Literal["all_successful", "all_finished", "any_successful", "any_finished"] | When
 
 
 # -- the decorator -----------------------------------------------------------------------------------

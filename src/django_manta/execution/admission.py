@@ -67,7 +67,9 @@ def admit(claim: Claimed) -> Admitted:
     """Raise BadTaskSignature or TaskNotFound for what must not run."""
     backend = _backend(claim.backend)
     run_id = str(claim.id)
-    if not backend.seal.run_is_genuine(claim.signature, run_id, claim.task, claim.arguments, claim.overrides):
+    if not backend.seal.run_is_genuine(
+        claim.signature, run_id, claim.task, claim.arguments, claim.overrides, claim.references
+    ):
         raise BadTaskSignature(
             f"The signature of run {run_id} does not match its task, arguments and overrides: the row was "
             "altered, or written with another SECRET_KEY or CLUSTER."

@@ -15,7 +15,8 @@ from uuid import UUID
 from django.db import DatabaseError, connections
 
 from django_manta.exceptions import LostLease
-from django_manta.ledger import DjangoSession, Ledger, PostgresSession, own_session
+from django_manta.ledger import DjangoSession, Ledger, PostgresSession, graph, own_session
+from django_manta.result import TaskResult, results_of
 
 logger = logging.getLogger("django_manta")
 
@@ -42,6 +43,11 @@ class LedgerDesk:
     def save_metadata(self, metadata: str) -> None:
         if not self._ledger().save_metadata(self.run_id, self.token, metadata):
             raise LostLease(f"Run {self.run_id} no longer belongs to this execution; nothing was saved.")
+
+    def upstream(self) -> list[TaskResult]:
+        """As they stand now, through the task's own connection: what it reads belongs together."""
+        ledger = Ledger(DjangoSession(self.database))
+        return results_of(ledger, graph.upstream(ledger, self.run_id))
 
     def _ledger(self) -> Ledger:
         task_connection = connections[self.database]

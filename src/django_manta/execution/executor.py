@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from asgiref.sync import async_to_sync
 from django.db import DatabaseError, transaction
@@ -26,14 +27,16 @@ from django.utils import timezone
 from django_manta import payload, text
 from django_manta.context import TaskContext
 from django_manta.current import CurrentRun, Running
-from django_manta.exceptions import BadTaskSignature, LostLease, TaskNotFound, TaskTimeout
-from django_manta.execution import middleware, policy, tending
+from django_manta.exceptions import BadTaskSignature, LostLease, TaskNotFound, TaskTimeout, TooManyLaters
+from django_manta.execution import filling, middleware, policy, tending
 from django_manta.execution.admission import Admitted, admit, refuse
 from django_manta.execution.desk import LedgerDesk
 from django_manta.execution.limits import Limit, TimeLimit
-from django_manta.ledger import Claimed, DjangoSession, Ledger, Settlement
+from django_manta.ledger import Claimed, DjangoSession, Ledger, Settlement, graph
 from django_manta.result import TaskResult
+from django_manta.ringing import ring_after_commit
 from django_manta.states import ENDS, Outcome, State, status_of
+from django_manta.workflow.later import Later
 
 logger = logging.getLogger("django_manta")
 
@@ -175,12 +178,16 @@ class _Run:
         if task_started.receivers and task_started.has_listeners(sender):
             task_started.send_robust(sender=sender, task_result=self.result)
         try:
+            filling.fill_in(self.admitted)
             if self.options.atomic:
                 return self._execute_atomically()
-            return self._finish(self._success(self._call()))
+            return self._finish(self._ended_with(self._call()))
         except LostLease as error:
             logger.warning("%s", error)
             return Execution(None)
+        except Later as later:
+            # Whatever it wrote inside an atomic block is gone with it; the rest is kept.
+            return self._finish(self._deferred(later))
         except BaseException as error:
             if self.interruptible and isinstance(error, KeyboardInterrupt):
                 raise
@@ -213,6 +220,7 @@ class _Run:
             raise InvalidTask(f"{self.claim.task} is a coroutine: it holds no transaction and cannot be atomic.")
         database = self.backend.database
         committed = False
+        heralds: tuple[UUID, ...] = ()
 
         def note() -> None:
             nonlocal committed
@@ -222,29 +230,85 @@ class _Run:
             with transaction.atomic(using=database):
                 # First in line, so that a hook of the task's that raises finds the commit noted.
                 transaction.on_commit(note, using=database)
-                settlement = self._success(self._call())
+                settlement = self._ended_with(self._call())
                 self.committing = True
-                self._fence(settlement, database)
+                heralds = self._fence(settlement, database)
         except Exception:
             if not committed:
                 raise
             logger.exception("An on_commit hook of run %s failed; the run is settled.", self.claim.id)
+        if heralds:
+            self._tell(heralds, database)
         return Execution(self._finish(settlement).settlement, settled=True)
 
-    def _fence(self, settlement: Settlement, database: str) -> None:
+    def _tell(self, heralds: tuple[UUID, ...], database: str) -> None:
+        """The transaction has committed: who waited for this run may know. If that fails, the caretaker tells them."""
+        try:
+            ledger = Ledger(DjangoSession(database))
+            if not ledger.session.in_transaction():
+                queues = graph.arm(ledger, heralds).queues | graph.tell(ledger, heralds).queues
+                for queue in queues:
+                    ring_after_commit(database, self.backend.config.cluster, queue)
+        except DatabaseError:
+            logger.warning("Could not tell who waits for run %s; the caretaker will.", self.claim.id, exc_info=True)
+
+    def _fence(self, settlement: Settlement, database: str) -> tuple[UUID, ...]:
         ledger = Ledger(DjangoSession(database))
         for _ in range(_FENCE_TRIES):
             # In the worker's name: when its lease is lost this execution is no longer wanted either, even
             # before somebody has recovered the run.
             settled = ledger.settle([settlement], self.claim.worker)
             if settled.moved:
-                return
+                return settled.heralds
             if settled.not_mine:
                 raise LostLease(f"Run {self.claim.id} no longer belongs to this execution; its writes are rolled back.")
             time.sleep(_FENCE_PAUSE_SECONDS)
         raise DatabaseError(f"The row of run {self.claim.id} stayed locked by somebody else.")
 
     # -- ends ------------------------------------------------------------------------------------
+
+    def _ended_with(self, value: Any) -> Settlement:
+        """What the task returned: a value, a result to delegate to, or the wish to be called again."""
+        if isinstance(value, Later):
+            return self._deferred(value)
+        delegates = payload.references_in(value)
+        return self._success(value) if delegates is None else self._delegated(delegates)
+
+    def _delegated(self, delegates: str | list[str]) -> Settlement:
+        stored = payload.encode(delegates, "delegate")
+        return Settlement(
+            run_id=self.claim.id,
+            token=self.claim.token,
+            outcome=Outcome.DELEGATED,
+            next_state=State.WAITING,
+            duration=time.monotonic() - self.started,
+            delegate=stored,
+            # As a result is signed: who reads it through the pointer can trust the pointer.
+            result_signature=self.backend.seal.sign_result(self.admitted.run_id, stored),
+            reason="It waits for what it delegated to.",
+            executor=self.executor,
+        )
+
+    def _deferred(self, later: Later) -> Settlement:
+        """Called again, unless it has asked too often."""
+        allowed = self.options.max_laters
+        if self.claim.laters >= allowed:
+            words = f"It asked to be called again more than {allowed} times: max_laters."
+            return _failed(self.claim, self.executor, self.started, TooManyLaters(words))
+        waits = later.after is not None
+        delay = later.delay
+        return Settlement(
+            run_id=self.claim.id,
+            token=self.claim.token,
+            outcome=Outcome.DEFERRED,
+            next_state=State.WAITING if waits else State.READY if delay is None else State.SCHEDULED,
+            delay=delay,
+            after=later.after or (),
+            at_once=not waits,
+            duration=time.monotonic() - self.started,
+            reason=text.storable(later.message, text.MESSAGE_LIMIT),
+            executor=self.executor,
+        )
 
     def _success(self, value: Any) -> Settlement:
         kept = payload.normalize(value, "return value")

@@ -20,6 +20,7 @@ from django_manta.ledger.records import (
     Settleable,
     Settled,
     Settlement,
+    Value,
     WorkerRecord,
     Written,
 )
@@ -42,6 +43,7 @@ __all__ = [
     "Settleable",
     "Settled",
     "Settlement",
+    "Value",
     "WorkerRecord",
     "Written",
     "own_session",

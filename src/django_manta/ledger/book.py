@@ -5,15 +5,16 @@ A method is a statement, or a constant number of them, whatever the size of its 
 database's clock decides everywhere; no method takes the time of the calling machine.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import batched
 from json import dumps
 from typing import Any
 from uuid import UUID
 
-from django.db import DataError, IntegrityError
+from django.db import DatabaseError, DataError, IntegrityError
 
 from django_manta import text
 from django_manta.exceptions import WrongKey
@@ -32,7 +33,9 @@ from django_manta.ledger.records import (
 )
 from django_manta.ledger.session import DjangoSession, Session
 from django_manta.payload import Seal
-from django_manta.states import ENDS, State
+from django_manta.states import ENDS, WAITING_OUTCOMES, Outcome, State
+
+logger = logging.getLogger("django_manta")
 
 #: Rows per INSERT: large enough to drown the round trip, small enough for one message.
 ENQUEUE_BATCH = 2_000
@@ -47,6 +50,15 @@ class Pruned:
     deleted: int
     refused: tuple[UUID, ...]
     next: tuple[datetime, UUID] | None
+
+
+@dataclass(slots=True)
+class _Batch:
+    """What settling a batch, or its halves, has done."""
+
+    moved: dict[int, State] = field(default_factory=dict)
+    heralds: list[UUID] = field(default_factory=list)
+    waiting: list[UUID] = field(default_factory=list)
 
 
 class Ledger:
@@ -89,6 +101,11 @@ class Ledger:
         tried = [claim.id for claim in claims if claim.attempts > 1]
         if tried:
             claims = rows.with_history(claims, self.history(tried))
+        if any(claim.references for claim in claims):
+            claims = graph.with_values(self, claims)
+        called_again = [claim.id for claim in claims if any(each.outcome is Outcome.DEFERRED for each in claim.history)]
+        if called_again:
+            claims = graph.with_laters(self, claims, called_again)
         return rows.in_turns(claims, queues)
 
     def settle(
@@ -105,32 +122,62 @@ class Ledger:
         batch = list({settlement.execution: settlement for settlement in settlements}.values())
         if not batch:
             return Settled()
-        moved = self._settle_or_halve(batch, worker, recovering)
-        missing = [settlement for settlement in batch if settlement.token not in moved]
+        done = _Batch()
+        self._settle_or_halve(batch, worker, recovering, done)
+        settled = self._spread(done)
+        missing = [settlement for settlement in batch if settlement.token not in done.moved]
         if not missing:
-            return Settled(moved)
+            return settled
         standing = self._standing(missing, worker, recovering)
         busy = frozenset(settlement.token for settlement in missing if settlement.execution in standing)
         gone = frozenset(settlement.token for settlement in missing if settlement.execution not in standing)
-        return Settled(moved, gone, busy)
+        return settled | Settled({}, gone, busy)
 
-    def _settle_or_halve(self, batch: list[Settleable], worker: str | None, recovering: bool) -> dict[int, State]:
+    def _settle_or_halve(self, batch: list[Settleable], worker: str | None, recovering: bool, done: "_Batch") -> None:
         try:
-            with self.session.step():
-                return self._settle(batch, worker, recovering)
+            self._settle(batch, worker, recovering, done)
         except (DataError, ValueError) as error:
             if len(batch) == 1:
-                with self.session.step():
-                    return self._settle([rows.unstorable(batch[0], error)], worker, recovering)
+                self._settle([rows.unstorable(batch[0], error)], worker, recovering, done)
+                return
             half = len(batch) // 2
-            moved = self._settle_or_halve(batch[:half], worker, recovering)
-            return moved | self._settle_or_halve(batch[half:], worker, recovering)
+            self._settle_or_halve(batch[:half], worker, recovering, done)
+            self._settle_or_halve(batch[half:], worker, recovering, done)
 
-    def _settle(self, batch: list[Settleable], worker: str | None, recovering: bool) -> dict[int, State]:
+    def _settle(self, batch: list[Settleable], worker: str | None, recovering: bool, done: "_Batch") -> None:
         params = {"settlements": rows.settlement_rows(batch), "worker": worker, "recovering": recovering}
-        if self.dialect.name == "sqlite":
-            self.session.run("settle_attempts", params)
-        return {token: State(state) for token, state in self.session.rows("settle", params)}
+        waits = {each.token: each for each in batch if each.outcome in WAITING_OUTCOMES}
+        with self.session.transaction() if waits else self.session.step():
+            if self.dialect.name == "sqlite":
+                self.session.run("settle_attempts", params)
+            found = self.session.rows("settle", params)
+            moved = {token: State(state) for token, state, _, _ in found}
+            heralds = [self.dialect.read_id(run_id) for _, _, is_herald, run_id in found if is_herald]
+            if heralds and self.dialect.name == "sqlite":
+                self.session.run("add_heralds", {"ids": self._listed(heralds)})
+            waiting = [waits[token] for token, state in moved.items() if token in waits and state not in ENDS]
+            if waiting:
+                graph.wait(self, waiting)
+        done.moved |= moved
+        done.heralds += heralds
+        done.waiting += [each.run_id for each in waiting]
+
+    def _spread(self, done: "_Batch") -> Settled:
+        """
+        Arm what waits from now on, and tell who waited. In a caller's transaction both have to wait for
+        its commit; and what goes wrong here is settled all the same: the caretaker sees to the rest.
+        """
+        if not (done.heralds or done.waiting):
+            return Settled(done.moved)
+        if self.session.in_transaction():
+            return Settled(done.moved, heralds=(*done.heralds, *done.waiting))
+        try:
+            passed = graph.arm(self, done.waiting)
+            passed |= graph.tell(self, done.heralds)
+        except DatabaseError:
+            logger.warning("Could not tell who waits for what was settled; the caretaker will.", exc_info=True)
+            return Settled(done.moved)
+        return Settled(done.moved, ready=frozenset(passed.queues), ended=tuple(passed.ended))
 
     def _standing(self, settlements: list[Settleable], worker: str | None, recovering: bool) -> set[tuple[UUID, int]]:
         """The executions that still are theirs to settle, now that the batch has been tried."""
@@ -150,8 +197,8 @@ class Ledger:
         return None if seconds is None else timedelta(seconds=seconds)
 
     def expire(self, limit: int = 1_000) -> list[UUID]:
-        """End what did not start in time."""
-        return [self.dialect.read_id(row[0]) for row in self.session.rows("expire", {"limit": limit})]
+        """End what did not start in time, and what can never start because of that."""
+        return list(self._move("expire", {"limit": limit}))
 
     def prune(
         self,
@@ -191,7 +238,9 @@ class Ledger:
             with self.session.transaction():
                 gone = self.session.rows("delete", {"ids": self._listed(ids)})
                 if self.dialect.name == "sqlite":
-                    self.session.run("delete_attempts", {"ids": self.dialect.listing([row[0] for row in gone])})
+                    ids_gone = {"ids": self.dialect.listing([row[0] for row in gone])}
+                    for name in ("delete_attempts", "delete_edges", "delete_gates", "delete_promises"):
+                        self.session.run(name, ids_gone)
                 else:
                     self.session.run("constraints", {})
                 return len(gone)
@@ -205,24 +254,87 @@ class Ledger:
     # -- what a person decides -------------------------------------------------------------------
 
     def cancel(self, ids: Iterable[UUID], reason: str = "") -> dict[UUID, State]:
-        """Cancel runs: pending ones at once, running ones by way of CANCELLING. The states reached."""
-        return self._act("cancel", ids, reason=text.storable(reason, text.MESSAGE_LIMIT) or "It was cancelled.")
+        """
+        Cancel runs: pending ones at once, running ones by way of CANCELLING. The states reached, also by
+        others because of it. What has delegated ends when its delegates, which are cancelled, do.
+        """
+        ids = set(ids)
+        words = text.storable(reason, text.MESSAGE_LIMIT) or "It was cancelled."
+        reached: dict[UUID, State] = {}
+        asked: set[UUID] = set()
+        while ids:
+            asked |= ids
+            reached |= self._move("cancel", {"ids": self._listed(ids), "reason": words})
+            left = ids - reached.keys()
+            delegates = self.session.rows("delegates", {"ids": self._listed(left)}) if left else []
+            ids = {UUID(each) for _, delegate in delegates for each in graph.delegates_of(delegate)} - asked
+        return reached
 
     def hold(self, ids: Iterable[UUID], reason: str = "") -> dict[UUID, State]:
         """Keep pending runs back until they are released."""
         return self._act("hold", ids, reason=text.storable(reason, text.MESSAGE_LIMIT) or "It is held.")
 
     def release(self, ids: Iterable[UUID]) -> dict[UUID, State]:
-        """Let held runs go."""
-        return self._act("release", ids)
+        """Let held runs go; those that wait for others to their gates."""
+        reached = self._act("release", ids)
+        return reached | self._ask_gates(reached)
 
     def retry(self, ids: Iterable[UUID]) -> dict[UUID, State]:
-        """Make runs that ended badly ready again, with a fresh budget."""
-        return self._act("retry", ids)
+        """
+        Make runs that ended badly ready again, with a fresh budget. The states reached, also by those that
+        had failed for their sake. What waits for others is ready only if they let it.
+        """
+        with self.session.transaction():
+            reached, heralds = self._move_only("retry", {"ids": self._listed(ids)})
+            waiting = [run_id for run_id, state in reached.items() if state is State.WAITING]
+            if waiting:
+                self.session.run("forget_delegates", {"ids": self._listed(waiting)})
+                self.session.run("reset_gates", {"ids": self._listed(waiting)})
+        reached |= self._ask_gates(reached)
+        if heralds and not self.session.in_transaction():
+            reached |= graph.tell(self, heralds).states
+        return reached
+
+    def _ask_gates(self, reached: dict[UUID, State]) -> dict[UUID, State]:
+        waiting = [run_id for run_id, state in reached.items() if state is State.WAITING]
+        return graph.arm(self, waiting).states if waiting else {}
+
+    def _move(self, verb: str, params: dict[str, Any]) -> dict[UUID, State]:
+        """Runs that move to an end or from one, and whoever waits for them."""
+        reached, heralds = self._move_only(verb, params)
+        if heralds and not self.session.in_transaction():
+            reached |= graph.tell(self, heralds).states
+        return reached
+
+    def _move_only(self, verb: str, params: dict[str, Any]) -> tuple[dict[UUID, State], list[UUID]]:
+        with self.session.step():
+            found = self.session.rows(verb, params)
+            reached = {self.dialect.read_id(run_id): State(state) for run_id, state, _ in found}
+            heralds = [self.dialect.read_id(run_id) for run_id, _, is_herald in found if is_herald]
+            if heralds and self.dialect.name == "sqlite":
+                self.session.run("add_heralds", {"ids": self._listed(heralds)})
+        return reached, heralds
 
     def _act(self, verb: str, ids: Iterable[UUID], **params: str) -> dict[UUID, State]:
         reached = self.session.rows(verb, {"ids": self._listed(ids), **params})
         return {self.dialect.read_id(run_id): State(state) for run_id, state in reached}
+
+    def settle_promise(
+        self, run_id: UUID, task: str, state: State, result: str | None, signature: str, reason: str
+    ) -> dict[UUID, State]:
+        """End a run that nobody executes, unless it has ended. The states reached, also by those that waited for it."""
+        params = {
+            "id": run_id.hex,
+            "task": task,
+            "state": state.value,
+            "result": result,
+            "signature": signature,
+            "reason": reason,
+        }
+        reached = self._move("settle_promise", params)
+        if reached and self.dialect.name == "sqlite":
+            self.session.run("close_promises", {"ids": self._listed([run_id])})
+        return reached
 
     def pause(self, queue: str) -> None:
         """No worker claims from ``queue`` until it is resumed."""
@@ -341,3 +453,7 @@ class Ledger:
 
     def _listed(self, ids: Iterable[UUID]) -> Any:
         return self.dialect.listing([run_id.hex for run_id in ids])
+
+
+# At the end: what waits for what is told in terms of the ledger.
+from django_manta.ledger import graph  # noqa: E402

@@ -8,6 +8,7 @@ have moved on.
 
 from uuid import UUID
 
+from django_manta.ledger import graph
 from django_manta.ledger.book import Ledger
 from django_manta.ledger.records import Finding
 
@@ -22,6 +23,9 @@ REPAIRABLE = (
     "attempts-miscounted",
     "attempt-without-run",
 )
+
+#: What is put right by counting the edges of the run anew.
+RECOUNTED = frozenset({"waiting-without-gate", "untold-without-herald", "gate-miscounted", "gate-ignored"})
 
 
 def check(ledger: Ledger, limit: int = 1_000) -> list[Finding]:
@@ -42,6 +46,15 @@ def repair(ledger: Ledger, limit: int = 1_000) -> list[Finding]:
                 {"ids": ledger.dialect.listing([run_id.hex for run_id in ids])},
             )
             mended[name] = {ledger.dialect.read_id(row[0]) for row in rows}
+    recount = sorted({finding.run_id for finding in findings if finding.check in RECOUNTED and finding.run_id})
+    if recount:
+        graph.add(ledger, [graph.NewGate(run_id) for run_id in recount], [])
+        graph.arm(ledger, recount)
+    gone = sorted({finding.run_id for finding in findings if finding.check == "edge-without-run" and finding.run_id})
+    if gone:
+        graph.forget(ledger, gone)
+    for name in (*RECOUNTED, "edge-without-run"):
+        mended[name] = {*recount, *gone}
     return [
         Finding(finding.check, finding.run_id, finding.detail, finding.run_id in mended.get(finding.check, set()))
         for finding in findings

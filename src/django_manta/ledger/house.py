@@ -33,6 +33,8 @@ class Sight:
     cancelling: tuple[int, ...]
     #: Whether something did not start in time.
     expired: bool
+    #: Whether somebody waits for a run and has not been told that it ended, or is not counted yet.
+    untold: bool = False
     #: The leases of the others that are in force.
     leases: tuple[Lease, ...] = ()
 
@@ -40,12 +42,13 @@ class Sight:
 def look(ledger: Ledger, worker: str, queues: list[str]) -> Sight:
     """Whether something is ready, when something is due, what is to be cancelled, what expired, who else works."""
     params = {"worker": worker, "queues": ledger.dialect.listing(queues)}
-    [[ready, next_due, cancelling, expired, leases]] = ledger.session.rows("look", params)
+    [[ready, next_due, cancelling, expired, leases, untold]] = ledger.session.rows("look", params)
     return Sight(
         bool(ready),
         next_due,
         tuple(loads(cancelling)) if cancelling else (),
         bool(expired),
+        bool(untold),
         tuple(Lease(*lease) for lease in loads(leases)) if leases else (),
     )
 

@@ -5,9 +5,11 @@ Nobody changes a record. Those that are made by the thousand are not frozen all 
 dataclass takes three times as long to make.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from json import loads
+from types import MappingProxyType
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -31,6 +33,11 @@ class NewRun:
     run_after: datetime | timedelta | None = None
     expires: datetime | timedelta | None = None
     hold: bool = False
+    #: Where in the arguments the results of which runs are filled in, as JSON text.
+    references: str | None = None
+    #: It waits for other runs.
+    waits: bool = False
+    workflow: UUID | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -97,8 +104,22 @@ class Claimed(NamedTuple):
     refused_for: timedelta | None
     #: It was there when an executor died: it travels alone.
     suspect: bool = False
+    references: str | None = None
     #: Ended attempts of the run; empty for a first attempt.
     history: tuple[AttemptRecord, ...] = ()
+    #: What ``references`` refer to, by run id, unless it is too much to carry along.
+    values: Mapping[str, "Value"] = MappingProxyType({})
+    #: How often the run asked to be called again.
+    laters: int = 0
+
+
+class Value(NamedTuple):
+    """The value of a run: its own, or those of the runs that it delegated to."""
+
+    result: str | None
+    signature: str
+    #: The delegate as JSON text: a run id, or a list of them.
+    delegate: str | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -115,6 +136,11 @@ class Settlement:
     duration: float = 0.0
     result: str | None = None
     result_signature: str = ""
+    #: The run, or runs, whose results are its own, as JSON text.
+    delegate: str | None = None
+    #: The runs it waits for from now on (with DEFERRED), and whether it is called whatever they do.
+    after: tuple[UUID, ...] = ()
+    at_once: bool = False
     #: Why the run stands where it stands, for people.
     reason: str = ""
     executor: str = ""
@@ -134,7 +160,7 @@ class Settlement:
     def __post_init__(self) -> None:
         if self.next_state not in AFTER_OUTCOME.get(self.outcome, frozenset()):
             raise ValueError(f"An attempt that ended {self.outcome} cannot leave its run {self.next_state}.")
-        if (self.next_state is State.SCHEDULED) != (self.delay is not None):
+        if self.next_state is not State.WAITING and (self.next_state is State.SCHEDULED) != (self.delay is not None):
             raise ValueError("A delay goes with SCHEDULED, and SCHEDULED with a delay.")
 
     @property
@@ -155,6 +181,10 @@ class Written:
     told: bool
     #: The row, as JSON.
     text: str
+    #: See Settlement.
+    delegate: str | None = None
+    after: tuple[UUID, ...] = ()
+    at_once: bool = False
 
     @property
     def execution(self) -> tuple[UUID, int]:
@@ -179,9 +209,21 @@ class Settled:
     not_mine: frozenset[int] = frozenset()
     #: Executions whose rows somebody held locked: settle them again.
     busy: frozenset[int] = frozenset()
+    #: Runs whose dependents are still to be told, because the caller's transaction is open.
+    heralds: tuple[UUID, ...] = ()
+    #: Queues in which something became ready, and runs that ended, because of what was settled.
+    ready: frozenset[str] = frozenset()
+    ended: tuple[UUID, ...] = ()
 
     def __or__(self, other: "Settled") -> "Settled":
-        return Settled(self.moved | other.moved, self.not_mine | other.not_mine, self.busy | other.busy)
+        return Settled(
+            self.moved | other.moved,
+            self.not_mine | other.not_mine,
+            self.busy | other.busy,
+            self.heralds + other.heralds,
+            self.ready | other.ready,
+            self.ended + other.ended,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,6 +257,9 @@ class RunRecord:
     failures: int
     crashes: int
     losses: int
+    references: str | None = None
+    delegate: str | None = None
+    workflow: UUID | None = None
     history: tuple[AttemptRecord, ...] = ()
 
 

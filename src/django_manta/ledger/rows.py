@@ -39,6 +39,8 @@ _kind = attrgetter(
     "queue",
     "priority",
     "hold",
+    "waits",
+    "workflow",
     "overrides",
     "metadata",
     "deadline",
@@ -66,11 +68,13 @@ def new_runs(dialect: Dialect, runs: Sequence[NewRun]) -> tuple[dict[str, str], 
         "ids": dumps(ids),
         "arguments": dumps([run.arguments for run in runs]),
         "signatures": dumps([run.signature for run in runs]),
+        # As many as the longest of the lists, all of them empty: one is enough.
+        "refs": dumps([run.references for run in runs]) if any(run.references for run in runs) else "[]",
     }, places
 
 
 def _own(run: NewRun) -> dict[str, Any]:
-    return {"id": run.id.hex, "arguments": run.arguments, "signature": run.signature}
+    return {"id": run.id.hex, "arguments": run.arguments, "signature": run.signature, "refs": run.references}
 
 
 def _shared(dialect: Dialect, run: NewRun) -> dict[str, Any]:
@@ -80,6 +84,8 @@ def _shared(dialect: Dialect, run: NewRun) -> dict[str, Any]:
         "queue": run.queue,
         "priority": run.priority,
         "hold": run.hold,
+        "waits": run.waits,
+        "workflow": run.workflow.hex if run.workflow else None,
         "overrides": run.overrides,
         "metadata": run.metadata,
     }
@@ -128,7 +134,10 @@ def claimed(dialect: Dialect, row: Row) -> Claimed:
             *row[16:21],
             None if refused_for is None else timedelta(seconds=refused_for),
             bool(row[22]),
+            row[23],
             (),
+            {},
+            0,
         )
     )
 
@@ -162,6 +171,9 @@ def run_record(dialect: Dialect, row: Row) -> RunRecord:
         failures=row[24],
         crashes=row[25],
         losses=row[26],
+        references=row[27],
+        delegate=row[28],
+        workflow=None if row[29] is None else dialect.read_id(row[29]),
     )
 
 
@@ -199,6 +211,7 @@ def moment_or_none(dialect: Dialect, value: Any) -> datetime | None:
 _OFTEN_EMPTY = (
     "result",
     "result_signature",
+    "delegate",
     "reason",
     "executor",
     "error_class",
@@ -263,6 +276,9 @@ def written(settlement: Settlement) -> Written:
         settlement.duration,
         settlement.told,
         text,
+        settlement.delegate,
+        settlement.after,
+        settlement.at_once,
     )
 
 

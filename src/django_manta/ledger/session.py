@@ -128,6 +128,7 @@ class Session(Protocol):
     def run(self, name: str, params: Mapping[str, Any]) -> None: ...
     def transaction(self) -> AbstractContextManager[None]: ...
     def step(self) -> AbstractContextManager[None]: ...
+    def in_transaction(self) -> bool: ...
 
 
 class DjangoSession:
@@ -160,6 +161,13 @@ class DjangoSession:
     def step(self) -> AbstractContextManager[None]:
         """All or nothing of what one database may do in one statement and another in two."""
         return self.transaction()
+
+    def in_transaction(self) -> bool:
+        """Whether what is done here commits only when somebody else says so."""
+        if self._connection is None:
+            return connections[self.alias].in_atomic_block
+        driver: Any = self._connection.connection
+        return driver is not None and bool(driver.in_transaction)
 
     def close(self) -> None:
         """Close the connection, if it is this session's own."""
@@ -225,11 +233,14 @@ class PostgresSession:
 
     def step(self) -> AbstractContextManager[None]:
         """One statement, which needs no transaction round it unless one is open already."""
+        return self.transaction() if self.in_transaction() else nullcontext()
+
+    def in_transaction(self) -> bool:
+        """Whether what is done here commits only when somebody else says so."""
         from psycopg.pq import TransactionStatus
 
         with self._django_errors():
-            status = self.connection.info.transaction_status
-        return nullcontext() if status == TransactionStatus.IDLE else self.transaction()
+            return self.connection.info.transaction_status != TransactionStatus.IDLE
 
     def listen(self, channel: str) -> None:
         """Hear what is rung on ``channel`` from now on."""

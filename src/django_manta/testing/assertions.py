@@ -27,7 +27,7 @@ def assert_enqueued(task: AnyTask, *args: Any, **kwargs: Any) -> TaskResult:
     """
     Fail unless a run of ``task`` was enqueued with just these arguments; return the latest such.
     """
-    wanted_args, wanted_kwargs, _ = payload.encode_arguments(args, kwargs)
+    wanted_args, wanted_kwargs, *_ = payload.encode_arguments(args, kwargs)
     found = enqueued(task)
     for result in found[::-1]:
         if result.args == wanted_args and result.kwargs == wanted_kwargs:

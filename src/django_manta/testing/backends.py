@@ -43,7 +43,7 @@ class _Twin(BaseTaskBackend):
     def _new_result(self, task: AnyTask, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult:
         self.validate_task(task)
         effective = options.effective(task, self.config)
-        kept_args, kept_kwargs, _ = payload.encode_arguments(args, kwargs)
+        kept_args, kept_kwargs = payload.encode_arguments(args, kwargs)[:2]
         return TaskResult(
             task=unchecked_replace(task, run_after=_moment(task.run_after)),
             id=str(new_run_id()),
@@ -111,6 +111,9 @@ class _Desk:
     """Keeps nothing: an immediate execution has no row."""
 
     def save_progress(self, progress: str) -> None: ...
+    def upstream(self) -> list[TaskResult]:
+        return []
+
     def save_metadata(self, metadata: str) -> None: ...
 
 

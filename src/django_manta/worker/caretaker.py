@@ -17,7 +17,7 @@ from django.db import Error as DatabaseError
 from django_manta.exceptions import TaskNotFound
 from django_manta.execution import announce
 from django_manta.execution.admission import resolve
-from django_manta.ledger import Ledger, Orphan, house, own_session
+from django_manta.ledger import Ledger, Orphan, graph, house, own_session
 from django_manta.options import OPTIONS
 from django_manta.states import ENDS, State
 from django_manta.worker.events import tell
@@ -46,6 +46,7 @@ class Caretaker(threading.Thread):
         self._stop = threading.Event()
         self._recover = threading.Event()
         self._expire = threading.Event()
+        self._tell = threading.Event()
         self._prune_at = time.monotonic() + 5.0
 
     def recover_soon(self) -> None:
@@ -56,6 +57,11 @@ class Caretaker(threading.Thread):
     def expire_soon(self) -> None:
         """Something did not start in time."""
         self._expire.set()
+        self._wake()
+
+    def tell_soon(self) -> None:
+        """Somebody waits and was not told, or not counted: whoever should have done it could not."""
+        self._tell.set()
         self._wake()
 
     def stop(self) -> None:
@@ -79,7 +85,7 @@ class Caretaker(threading.Thread):
                 # A duty that fails must not end the others.
                 logger.exception("A duty of the caretaker failed.")
             with self._bell:
-                if not (self._stop.is_set() or self._recover.is_set() or self._expire.is_set()):
+                if not any(each.is_set() for each in (self._stop, self._recover, self._expire, self._tell)):
                     self._bell.wait(max(0.0, self._prune_at - time.monotonic()))
         self._session.close()
 
@@ -90,6 +96,9 @@ class Caretaker(threading.Thread):
         if self._expire.is_set():
             self._expire.clear()
             announce.ended(self.backend, ledger.expire(BATCH), ledger)
+        if self._tell.is_set():
+            self._tell.clear()
+            spread_the_word(self.backend, ledger, self._stop)
         now = time.monotonic()
         if now >= self._prune_at:
             self._prune_at = now + PRUNE_SECONDS
@@ -140,6 +149,21 @@ def recover(backend: Any, ledger: Ledger) -> int:
         if not settled.moved:
             # All of them are held by somebody, or were settled meanwhile: look again later.
             return count
+
+
+def spread_the_word(backend: Any, ledger: Ledger, stop: threading.Event | None = None) -> int:
+    """Arm what nobody armed, tell whom nobody told, transaction after transaction. How many runs moved."""
+    moved = 0
+    while stop is None or not stop.is_set():
+        passed = graph.arm_leftovers(ledger, older_than=1.0)
+        passed |= graph.tell_leftovers(ledger)
+        if not passed.states:
+            return moved
+        moved += len(passed.states)
+        if passed.queues:
+            house.ring(ledger, house.channel_of(backend.config.cluster), "?")
+        announce.ended(backend, passed.ended, ledger)
+    return moved
 
 
 def prune(backend: Any, ledger: Ledger, stop: threading.Event | None = None) -> dict[State, int]:

@@ -364,6 +364,8 @@ class Worker:
             self._hungry = True
         if seen.expired:
             self.caretaker.expire_soon()
+        if seen.untold:
+            self.caretaker.tell_soon()
         for token in seen.cancelling:
             self._cancel(token)
         for lease in self._watch.look(seen.leases, time.monotonic()):
@@ -512,10 +514,17 @@ class Worker:
             else:
                 given_back = given_back or state is State.READY
                 self._announce(claim, settlement, state)
+        if self.settler.ready:
+            self._hear_of(list(self.settler.ready))
+            self.settler.ready.clear()
+            given_back = True
         if given_back:
             # Whoever has room for it shall not wait for the next look.
             self._hungry = True
             house.ring(self._ledger, house.channel_of(self.backend.config.cluster), UNKNOWN)
+        if self.settler.ended:
+            ended, self.settler.ended = self.settler.ended, []
+            announce.ended(self.backend, ended, self._ledger)
         # Receivers may have used Django's connections here, which nobody else tends.
         close_old_connections()
 

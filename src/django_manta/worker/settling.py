@@ -9,6 +9,7 @@ what became of it.
 from collections.abc import Iterator
 from itertools import islice
 from typing import NamedTuple
+from uuid import UUID
 
 from django_manta.ledger import Claimed, Ledger, Settleable
 from django_manta.states import State
@@ -43,6 +44,9 @@ class Settler:
         #: What somebody held the row of, and when to try it again.
         self._locked: dict[int, Waiting] = {}
         self._locked_until = 0.0
+        #: What followed from the last settlements: queues in which something became ready, runs that ended.
+        self.ready: set[str] = set()
+        self.ended: list[UUID] = []
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._locked)
@@ -74,6 +78,8 @@ class Settler:
         if not batch:
             return
         settled = ledger.settle([one.settlement for one in batch], self.worker)
+        self.ready |= settled.ready
+        self.ended += settled.ended
         for one in batch:
             token = one.claim.token
             del self._waiting[token]

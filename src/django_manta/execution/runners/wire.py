@@ -18,7 +18,7 @@ from uuid import UUID
 
 from django_manta.ids import read_id
 from django_manta.ledger import Claimed, Settlement, Written, written
-from django_manta.states import Outcome, State
+from django_manta.states import WAITING_OUTCOMES, Outcome, State
 
 _HEADER = struct.Struct("!BI")
 
@@ -67,6 +67,9 @@ class End(NamedTuple):
     duration: float = 0.0
     told: bool = False
     text: str = ""
+    delegate: str | None = None
+    after: tuple[str, ...] = ()
+    at_once: bool = False
 
     def written(self, run_id: UUID) -> Written | None:
         """What the worker settles."""
@@ -80,6 +83,9 @@ class End(NamedTuple):
             self.duration,
             self.told,
             self.text,
+            self.delegate,
+            tuple(map(UUID, self.after)),
+            self.at_once,
         )
 
 
@@ -108,7 +114,10 @@ def end(token: int, settlement: Settlement | None, *, settled: bool) -> tuple[by
     if settlement.outcome is not Outcome.SUCCESSFUL:
         settlement.peak_memory = peak
     row = written(settlement)
+    told: tuple[Any, ...]
     told = (token, settled, peak, row.outcome.value, row.next_state.value, row.duration, row.told, row.text)
+    if row.outcome in WAITING_OUTCOMES:
+        told = (*told, row.delegate, tuple(on.hex for on in row.after), row.at_once)
     return frame(Kind.ENDED, told), row
 
 

@@ -119,4 +119,5 @@ RETURNING
     run.losses,
     run.worker,
     EXTRACT(EPOCH FROM statement_timestamp() - run.refused_at)::double precision,
-    run.suspect
+    run.suspect,
+    run.refs

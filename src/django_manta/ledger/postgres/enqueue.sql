@@ -8,6 +8,7 @@ WITH kind AS MATERIALIZED (
         asked.*,
         CASE
             WHEN asked.hold THEN 'HELD'
+            WHEN asked.waits THEN 'WAITING'
             WHEN moment.run_after > moment.now THEN 'SCHEDULED'
             ELSE 'READY'
         END AS state,
@@ -22,6 +23,8 @@ WITH kind AS MATERIALIZED (
         queue text,
         priority smallint,
         hold boolean,
+        waits boolean,
+        workflow uuid,
         overrides text,
         metadata text,
         run_after_at timestamptz,
@@ -46,8 +49,10 @@ inserted AS (
         priority,
         state,
         arguments,
+        refs,
         overrides,
         signature,
+        workflow_id,
         metadata,
         enqueued_at,
         run_after,
@@ -63,8 +68,10 @@ inserted AS (
         kind.priority,
         kind.state,
         new.arguments,
+        new.refs,
         kind.overrides,
         new.signature,
+        kind.workflow,
         kind.metadata::jsonb,
         kind.now,
         kind.run_after,
@@ -75,8 +82,9 @@ inserted AS (
         json_array_elements_text(%(ids)s::json),
         json_array_elements_text(%(arguments)s::json),
         json_array_elements_text(%(signatures)s::json),
-        json_array_elements_text(%(places)s::json)
-    ) AS new (id, arguments, signature, place)
+        json_array_elements_text(%(places)s::json),
+        json_array_elements_text(%(refs)s::json)
+    ) AS new (id, arguments, signature, place, refs)
     JOIN kind ON kind.place = new.place::integer
 )
 SELECT

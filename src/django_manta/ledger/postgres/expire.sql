@@ -9,13 +9,29 @@ WITH late AS (
     ORDER BY expires_at
     LIMIT %(limit)s
     FOR NO KEY UPDATE SKIP LOCKED
+),
+moved AS (
+    UPDATE manta_run AS run
+    SET
+        state = 'EXPIRED',
+        due_at = NULL,
+        finished_at = statement_timestamp(),
+        reason = 'It did not start before it expired.'
+    -- An array, not a join: misjudging how many there are, the planner would read the whole table.
+    WHERE run.id = ANY(ARRAY(SELECT late.id FROM late))
+    RETURNING
+        run.id,
+        run.state,
+        run.dependents
+),
+heralds AS (
+    INSERT INTO manta_herald (run_id)
+    SELECT moved.id FROM moved
+    WHERE moved.dependents
+    ON CONFLICT DO NOTHING
 )
-UPDATE manta_run AS run
-SET
-    state = 'EXPIRED',
-    due_at = NULL,
-    finished_at = statement_timestamp(),
-    reason = 'It did not start before it expired.'
--- An array, not a join: misjudging how many there are, the planner would read the whole table.
-WHERE run.id = ANY(ARRAY(SELECT late.id FROM late))
-RETURNING run.id
+SELECT
+    moved.id,
+    moved.state,
+    moved.dependents
+FROM moved

@@ -26,6 +26,9 @@ SELECT
     attempts,
     failures,
     crashes,
-    losses
+    losses,
+    refs,
+    delegate,
+    workflow_id
 FROM manta_run
 WHERE id = ANY(%(ids)s::uuid[])

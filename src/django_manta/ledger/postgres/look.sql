@@ -1,5 +1,5 @@
 -- All that an idle worker needs to know: is something ready, when is something due, what is to be cancelled,
--- did something expire, whose leases are in force.
+-- did something expire, whose leases are in force, is somebody to be told.
 SELECT
     EXISTS (
         SELECT FROM unnest(%(queues)s::text[]) AS listed (queue)
@@ -32,4 +32,8 @@ SELECT
         SELECT json_agg(json_build_array(worker.id, worker.seen_at::text, worker.lease_seconds))::text
         FROM manta_worker AS worker
         WHERE worker.lost_at IS NULL AND worker.id <> %(worker)s
+    ),
+    (
+        EXISTS (SELECT 1 FROM manta_herald)
+        OR EXISTS (SELECT 1 FROM manta_gate AS gate WHERE NOT gate.armed AND gate.made_at <= statement_timestamp() + make_interval(secs => -1))
     )

@@ -9,7 +9,13 @@ WITH chosen AS (
 )
 UPDATE manta_run AS run
 SET
-    state = CASE WHEN run.due_at > statement_timestamp() THEN 'SCHEDULED' ELSE 'READY' END,
+    state = CASE
+        -- Its gate decides, when the caller asks it.
+        WHEN run.task = 'django_manta.workflow.kept.kept_from_outside' THEN 'WAITING'
+        WHEN EXISTS (SELECT FROM manta_gate AS gate WHERE gate.run_id = run.id) THEN 'WAITING'
+        WHEN run.due_at > statement_timestamp() THEN 'SCHEDULED'
+        ELSE 'READY'
+    END,
     due_at = CASE WHEN run.due_at > statement_timestamp() THEN run.due_at END,
     reason = ''
 FROM chosen

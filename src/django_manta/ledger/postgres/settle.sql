@@ -20,6 +20,7 @@ WITH held AS MATERIALIZED (
         duration double precision,
         result text,
         result_signature text,
+        delegate text,
         reason text,
         executor text,
         error_class text,
@@ -94,46 +95,64 @@ written AS (
         COALESCE(held.log_ref, ''),
         held.peak_memory
     FROM held
+),
+moved AS (
+    UPDATE manta_run AS run
+    SET
+        state = CASE WHEN held.cancelled THEN 'CANCELLED' ELSE held.next_state END,
+        token = NULL,
+        worker = '',
+        due_at = CASE
+            WHEN NOT held.cancelled AND held.next_state IN ('SCHEDULED', 'WAITING')
+                THEN statement_timestamp() + make_interval(secs => held.delay)
+        END,
+        finished_at = CASE
+            WHEN held.cancelled OR held.next_state NOT IN ('READY', 'SCHEDULED', 'WAITING')
+                THEN statement_timestamp()
+        END,
+        started_at = CASE
+            WHEN held.outcome = 'RETURNED' AND run.attempts = 1 THEN NULL
+            ELSE run.started_at
+        END,
+        last_attempted_at = CASE
+            -- What never started was no attempt: the latest one is the one before it.
+            WHEN held.outcome = 'RETURNED' THEN (
+                SELECT max(attempt.started_at) FROM manta_attempt AS attempt
+                WHERE attempt.run_id = run.id AND attempt.outcome <> 'RETURNED'
+            )
+            ELSE run.last_attempted_at
+        END,
+        attempts = run.attempts - (held.outcome = 'RETURNED')::int,
+        failures = run.failures + (held.outcome IN ('FAILED', 'TIMED_OUT'))::int,
+        -- What died in company is not charged: it is suspected, and travels alone next time.
+        crashes = run.crashes + (held.outcome = 'CRASHED' AND NOT held.suspect)::int,
+        losses = run.losses + (held.outcome = 'LOST' AND NOT held.suspect)::int,
+        -- Only an end of its own clears a suspect.
+        suspect = held.suspect OR (run.suspect AND held.outcome NOT IN ('SUCCESSFUL', 'FAILED', 'TIMED_OUT')),
+        refused_at = CASE WHEN held.refused THEN COALESCE(run.refused_at, statement_timestamp()) END,
+        result = held.result,
+        result_signature = COALESCE(held.result_signature, ''),
+        delegate = CASE WHEN NOT held.cancelled THEN held.delegate END,
+        -- A cancelled run keeps the reason that the cancel gave.
+        reason = CASE WHEN held.cancelled THEN run.reason ELSE COALESCE(held.reason, '') END
+    FROM held
+    WHERE run.id = held.id
+    RETURNING
+        run.id,
+        held.token,
+        run.state,
+        run.dependents
+),
+heralds AS (
+    -- Whoever waits for one of them is told next; if whoever should tell dies first, somebody else does.
+    INSERT INTO manta_herald (run_id)
+    SELECT moved.id FROM moved
+    WHERE moved.dependents AND moved.state IN ('SUCCESSFUL', 'FAILED', 'CANCELLED', 'LOST', 'EXPIRED', 'QUARANTINED', 'UPSTREAM_FAILED')
+    ON CONFLICT DO NOTHING
 )
-UPDATE manta_run AS run
-SET
-    state = CASE WHEN held.cancelled THEN 'CANCELLED' ELSE held.next_state END,
-    token = NULL,
-    worker = '',
-    due_at = CASE
-        WHEN NOT held.cancelled AND held.next_state = 'SCHEDULED'
-            THEN statement_timestamp() + make_interval(secs => held.delay)
-    END,
-    finished_at = CASE
-        WHEN held.cancelled OR held.next_state NOT IN ('READY', 'SCHEDULED', 'WAITING')
-            THEN statement_timestamp()
-    END,
-    started_at = CASE
-        WHEN held.outcome = 'RETURNED' AND run.attempts = 1 THEN NULL
-        ELSE run.started_at
-    END,
-    last_attempted_at = CASE
-        -- What never started was no attempt: the latest one is the one before it.
-        WHEN held.outcome = 'RETURNED' THEN (
-            SELECT max(attempt.started_at) FROM manta_attempt AS attempt
-            WHERE attempt.run_id = run.id AND attempt.outcome <> 'RETURNED'
-        )
-        ELSE run.last_attempted_at
-    END,
-    attempts = run.attempts - (held.outcome = 'RETURNED')::int,
-    failures = run.failures + (held.outcome IN ('FAILED', 'TIMED_OUT'))::int,
-    -- What died in company is not charged: it is suspected, and travels alone next time.
-    crashes = run.crashes + (held.outcome = 'CRASHED' AND NOT held.suspect)::int,
-    losses = run.losses + (held.outcome = 'LOST' AND NOT held.suspect)::int,
-    -- Only an end of its own clears a suspect.
-    suspect = held.suspect OR (run.suspect AND held.outcome NOT IN ('SUCCESSFUL', 'FAILED', 'TIMED_OUT')),
-    refused_at = CASE WHEN held.refused THEN COALESCE(run.refused_at, statement_timestamp()) END,
-    result = held.result,
-    result_signature = COALESCE(held.result_signature, ''),
-    -- A cancelled run keeps the reason that the cancel gave.
-    reason = CASE WHEN held.cancelled THEN run.reason ELSE COALESCE(held.reason, '') END
-FROM held
-WHERE run.id = held.id
-RETURNING
-    held.token,
-    run.state
+SELECT
+    moved.token,
+    moved.state,
+    moved.dependents AND moved.state IN ('SUCCESSFUL', 'FAILED', 'CANCELLED', 'LOST', 'EXPIRED', 'QUARANTINED', 'UPSTREAM_FAILED'),
+    moved.id
+FROM moved

@@ -89,7 +89,8 @@ SELECT
     run.state || ' with a number of successful attempts that does not fit'
 FROM manta_run AS run
 WHERE
-    (run.state = 'SUCCESSFUL') <> (
+    -- What delegated has no success of its own, and a promise is kept by nobody's attempt.
+    (run.state = 'SUCCESSFUL' AND run.delegate IS NULL AND run.attempts > 0) <> (
         EXISTS (
             SELECT 1 FROM manta_attempt AS attempt
             WHERE attempt.run_id = run.id AND attempt.outcome = 'SUCCESSFUL'
@@ -111,5 +112,84 @@ SELECT
     'attempt ' || attempt.token || ' of a run that is gone'
 FROM manta_attempt AS attempt
 WHERE NOT EXISTS (SELECT 1 FROM manta_run AS run WHERE run.id = attempt.run_id)
+UNION ALL
+SELECT
+    'edge-without-run',
+    edge.run_id,
+    'an edge of a run that is gone'
+FROM manta_dependency AS edge
+WHERE NOT EXISTS (SELECT 1 FROM manta_run AS run WHERE run.id = edge.run_id)
+UNION ALL
+SELECT
+    'waiting-without-gate',
+    run.id,
+    'WAITING with no gate: nothing would wake it'
+FROM manta_run AS run
+WHERE
+    run.state = 'WAITING'
+    AND run.task <> 'django_manta.workflow.kept.kept_from_outside'
+    AND NOT EXISTS (SELECT 1 FROM manta_gate AS gate WHERE gate.run_id = run.id)
+UNION ALL
+SELECT
+    'untold-without-herald',
+    edge.run_id,
+    'waits for ' || run.state || ' run and nobody will tell it'
+FROM manta_dependency AS edge
+JOIN manta_run AS run ON run.id = edge.on_id
+JOIN manta_gate AS gate ON gate.run_id = edge.run_id
+WHERE
+    gate.armed
+    AND edge.told <> (run.state IN ('SUCCESSFUL', 'FAILED', 'CANCELLED', 'LOST', 'EXPIRED', 'QUARANTINED', 'UPSTREAM_FAILED'))
+    AND NOT EXISTS (SELECT 1 FROM manta_herald AS herald WHERE herald.run_id = run.id)
+UNION ALL
+SELECT
+    'gate-miscounted',
+    gate.run_id,
+    'its gate does not count what its edges say'
+FROM manta_gate AS gate
+LEFT JOIN (
+    SELECT
+        edge.run_id,
+        count(CASE WHEN edge.role <> 'after' AND NOT edge.told THEN 1 END) AS pending_values,
+        count(CASE WHEN edge.role <> 'after' AND edge.told AND NOT edge.met THEN 1 END) AS bad_values,
+        count(CASE WHEN edge.role = 'after' AND NOT edge.told THEN 1 END) AS pending_after,
+        count(CASE WHEN edge.role = 'after' AND edge.met THEN 1 END) AS met_after,
+        count(CASE WHEN edge.role = 'after' AND edge.told AND NOT edge.met THEN 1 END) AS bad_after
+    FROM manta_dependency AS edge
+    GROUP BY edge.run_id
+) AS tally ON tally.run_id = gate.run_id
+WHERE
+    gate.armed
+    AND (
+        gate.pending_values <> COALESCE(tally.pending_values, 0)
+        OR gate.bad_values <> COALESCE(tally.bad_values, 0)
+        OR gate.pending_after <> COALESCE(tally.pending_after, 0)
+        OR gate.met_after <> COALESCE(tally.met_after, 0)
+        OR gate.bad_after <> COALESCE(tally.bad_after, 0)
+    )
+UNION ALL
+SELECT
+    'gate-ignored',
+    run.id,
+    run.state || ', though its gate lets it pass or forbids it'
+FROM manta_run AS run
+JOIN manta_gate AS gate ON gate.run_id = run.id
+WHERE
+    gate.armed
+    AND run.state = 'WAITING'
+    AND (
+        gate.bad_values > 0
+        OR (
+            gate.pending_values = 0
+            AND (
+                run.delegate IS NOT NULL
+                OR gate.passed
+                OR gate.pending_after = 0
+                OR (gate.mode = 'any_successful' AND gate.met_after > gate.consumed)
+                OR (gate.mode = 'any_finished' AND gate.met_after + gate.bad_after > gate.consumed)
+            )
+        )
+        OR (run.delegate IS NULL AND gate.mode = 'all_successful' AND gate.bad_after > 0)
+    )
 ORDER BY failed_check, run_id
 LIMIT %(limit)s

@@ -86,4 +86,5 @@ RETURNING
     losses,
     worker,
     (julianday('now') - julianday(refused_at)) * 86400.0,
-    suspect
+    suspect,
+    refs

@@ -7,8 +7,10 @@ INSERT INTO manta_run (
     priority,
     state,
     arguments,
+    refs,
     overrides,
     signature,
+    workflow_id,
     metadata,
     enqueued_at,
     run_after,
@@ -24,12 +26,15 @@ SELECT
     new.priority,
     CASE
         WHEN new.hold THEN 'HELD'
+        WHEN new.waits THEN 'WAITING'
         WHEN new.run_after > new.now THEN 'SCHEDULED'
         ELSE 'READY'
     END,
     new.arguments,
+    new.refs,
     new.overrides,
     new.signature,
+    new.workflow,
     new.metadata,
     new.now,
     new.run_after,
@@ -44,6 +49,9 @@ FROM (
         json_extract(asked.value, '$.queue') AS queue,
         json_extract(asked.value, '$.priority') AS priority,
         json_extract(asked.value, '$.hold') AS hold,
+        json_extract(asked.value, '$.waits') AS waits,
+        json_extract(asked.value, '$.workflow') AS workflow,
+        json_extract(asked.value, '$.refs') AS refs,
         json_extract(asked.value, '$.arguments') AS arguments,
         json_extract(asked.value, '$.overrides') AS overrides,
         json_extract(asked.value, '$.signature') AS signature,

@@ -16,4 +16,7 @@ WHERE
         ORDER BY late.expires_at
         LIMIT %(limit)s
     )
-RETURNING id
+RETURNING
+    id,
+    state,
+    dependents

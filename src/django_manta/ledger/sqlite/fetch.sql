@@ -26,6 +26,9 @@ SELECT
     attempts,
     failures,
     crashes,
-    losses
+    losses,
+    refs,
+    delegate,
+    workflow_id
 FROM manta_run
 WHERE id IN (SELECT value FROM json_each(%(ids)s))

@@ -7,6 +7,19 @@ WHERE
     state = %(state)s
     AND finished_at < strftime('%%Y-%%m-%%d %%H:%%M:%%f000', 'now', -%(age)s || ' seconds')
     AND (finished_at, id) > (%(after_time)s, %(after_id)s)
+    -- What is not over yet, delegates, or failed for its sake may still refer to it.
+    AND NOT EXISTS (
+        SELECT 1
+        FROM manta_dependency AS edge
+        JOIN manta_run AS dependent ON dependent.id = edge.run_id
+        WHERE
+            edge.on_id = manta_run.id
+            AND (
+                dependent.finished_at IS NULL
+                OR dependent.state = 'UPSTREAM_FAILED'
+                OR dependent.delegate IS NOT NULL
+            )
+    )
 ORDER BY
     finished_at,
     id

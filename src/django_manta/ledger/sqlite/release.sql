@@ -1,7 +1,13 @@
 -- Let held runs go: to wait for their due date, or straight to the ready ones.
 UPDATE manta_run
 SET
-    state = CASE WHEN due_at > strftime('%%Y-%%m-%%d %%H:%%M:%%f000', 'now') THEN 'SCHEDULED' ELSE 'READY' END,
+    state = CASE
+        -- Its gate decides, when the caller asks it.
+        WHEN task = 'django_manta.workflow.kept.kept_from_outside' THEN 'WAITING'
+        WHEN EXISTS (SELECT 1 FROM manta_gate AS gate WHERE gate.run_id = manta_run.id) THEN 'WAITING'
+        WHEN due_at > strftime('%%Y-%%m-%%d %%H:%%M:%%f000', 'now') THEN 'SCHEDULED'
+        ELSE 'READY'
+    END,
     due_at = CASE WHEN due_at > strftime('%%Y-%%m-%%d %%H:%%M:%%f000', 'now') THEN due_at END,
     reason = ''
 WHERE id IN (SELECT value FROM json_each(%(ids)s)) AND state = 'HELD'

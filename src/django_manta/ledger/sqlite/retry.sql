@@ -1,7 +1,12 @@
 -- An operator's retry of runs that ended badly: ready at once, with a fresh budget and no expiry.
 UPDATE manta_run
 SET
-    state = 'READY',
+    -- What waits for others waits for them again.
+    state = CASE
+            WHEN task = 'django_manta.workflow.kept.kept_from_outside' THEN 'WAITING'
+            WHEN EXISTS (SELECT 1 FROM manta_gate AS gate WHERE gate.run_id = manta_run.id) THEN 'WAITING'
+            ELSE 'READY'
+        END,
     due_at = NULL,
     finished_at = NULL,
     expires_at = NULL,
@@ -12,10 +17,12 @@ SET
     progress = NULL,
     result = NULL,
     result_signature = '',
+    delegate = NULL,
     reason = ''
 WHERE id IN (SELECT value FROM json_each(%(ids)s)) AND state IN (
     'FAILED', 'CANCELLED', 'LOST', 'EXPIRED', 'QUARANTINED', 'UPSTREAM_FAILED'
 )
 RETURNING
     id,
-    state
+    state,
+    dependents

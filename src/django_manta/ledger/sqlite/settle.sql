@@ -7,7 +7,7 @@ SET
     token = NULL,
     worker = '',
     due_at = CASE
-        WHEN NOT incoming.cancelled AND incoming.next_state = 'SCHEDULED'
+        WHEN NOT incoming.cancelled AND incoming.next_state IN ('SCHEDULED', 'WAITING')
             THEN strftime('%%Y-%%m-%%d %%H:%%M:%%f000', 'now', incoming.delay || ' seconds')
     END,
     finished_at = CASE
@@ -39,6 +39,7 @@ SET
     END,
     result = incoming.result,
     result_signature = incoming.result_signature,
+    delegate = CASE WHEN NOT incoming.cancelled THEN incoming.delegate END,
     -- A cancelled run keeps the reason that the cancel gave.
     reason = CASE WHEN incoming.cancelled THEN manta_run.reason ELSE incoming.reason END
 FROM (
@@ -51,6 +52,7 @@ FROM (
         json_extract(one.value, '$.delay') AS delay,
         json_extract(one.value, '$.result') AS result,
         COALESCE(json_extract(one.value, '$.result_signature'), '') AS result_signature,
+        json_extract(one.value, '$.delegate') AS delegate,
         COALESCE(json_extract(one.value, '$.reason'), '') AS reason,
         json_extract(one.value, '$.refused') AS refused,
         json_extract(one.value, '$.suspect') AS suspect
@@ -73,4 +75,6 @@ FROM (
 WHERE manta_run.id = incoming.id AND manta_run.token = incoming.token
 RETURNING
     (SELECT max(attempt.token) FROM manta_attempt AS attempt WHERE attempt.run_id = manta_run.id),
-    state
+    state,
+    dependents AND state IN ('SUCCESSFUL', 'FAILED', 'CANCELLED', 'LOST', 'EXPIRED', 'QUARANTINED', 'UPSTREAM_FAILED'),
+    id

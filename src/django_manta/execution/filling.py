@@ -1,0 +1,44 @@
+"""Fills the values of other runs into the arguments of this one, once they are verified."""
+
+from typing import Any
+from uuid import UUID
+
+from django_manta import payload
+from django_manta.exceptions import BadTaskSignature
+from django_manta.execution.admission import Admitted
+from django_manta.ledger import DjangoSession, Ledger, Value, graph
+
+
+def fill_in(admitted: Admitted) -> None:
+    """Raise BadTaskSignature for a value that its executor did not sign."""
+    claim = admitted.claim
+    if claim.references is None:
+        return
+    values = claim.values or _fetch(admitted)
+    seal = admitted.backend.seal
+
+    def value_of(run_id: str) -> Any:
+        key = UUID(run_id).hex
+        value = values.get(key)
+        if value is None:
+            raise LookupError(f"Run {run_id}, whose value run {claim.id} was given, is not there or did not succeed.")
+        return _verified(seal, str(UUID(run_id)), value, value_of)
+
+    payload.fill_in(admitted.args, admitted.kwargs, claim.references, value_of)
+
+
+def _verified(seal: payload.Seal, run_id: str, value: Value, value_of: Any) -> Any:
+    stored = value.result if value.delegate is None else value.delegate
+    if stored is None or not seal.result_is_genuine(value.signature, run_id, stored):
+        raise BadTaskSignature(f"The value of run {run_id} is not the one that its executor signed.")
+    if value.delegate is None:
+        return payload.decode(stored)
+    delegate = payload.decode(stored)
+    return value_of(delegate) if isinstance(delegate, str) else [value_of(each) for each in delegate]
+
+
+def _fetch(admitted: Admitted) -> dict[str, Value]:
+    """What was too much to be carried along."""
+    references = payload.decode(admitted.claim.references or "[]")
+    ledger = Ledger(DjangoSession(admitted.backend.database))
+    return graph.values(ledger, {UUID(run_id) for _, run_id in references}, limit=None) or {}

@@ -1,0 +1,369 @@
+"""
+Runs that wait for runs: edges, gates, and who is told when something ends.
+
+A run with edges is inserted WAITING behind a gate that nobody has armed. After its transaction has
+committed, arming locks the preconditions for a moment, counts how they stand, says to them that
+somebody waits, and lets the run pass if nothing is in its way. Whoever later moves a precondition to
+an end, or back from one, leaves a herald in the same statement; telling the dependents is a short
+transaction of its own that counts each edge once, moves what its gates let pass, and removes the
+herald. Whoever dies in between leaves the herald, or the unarmed gate, and the caretaker does the rest:
+each step can be repeated, and none is lost.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import batched
+from json import dumps, loads
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from django.db import OperationalError
+
+from django_manta.ledger.records import Claimed, Settleable, Value
+from django_manta.states import ENDS, Outcome, Role, State, When
+
+if TYPE_CHECKING:
+    from django_manta.ledger.book import Ledger
+
+#: Edges that are counted in one transaction; and in all, before the rest is left to the caretaker.
+TELL_BATCH = 500
+TELL_AT_ONCE = 1_000
+
+#: Gates armed in one transaction.
+ARM_BATCH = 200
+
+#: Edges per INSERT.
+EDGE_BATCH = 5_000
+
+#: More than so many bytes of values are not fetched for others to carry along.
+VALUES_LIMIT = 4 * 1024 * 1024
+
+#: How far, and over how many runs, a deadline is passed on.
+NEARER_DEPTH, NEARER_LIMIT = 50, 1_000
+
+#: Two transactions in each other's way: one has to go, and comes back a moment later.
+_TRIES, _PAUSE_SECONDS = 5, 0.02
+_CONFLICTS = frozenset({"40P01", "40001", "55P03"})
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """``run`` waits for ``on``."""
+
+    run: UUID
+    on: UUID
+    role: Role
+
+
+@dataclass(frozen=True, slots=True)
+class NewGate:
+    """What a run waits for is counted here."""
+
+    run: UUID
+    mode: When = When.ALL_SUCCESSFUL
+    #: Called at once, whatever it waits for.
+    passed: bool = False
+    #: It asked to be called again: so many times more.
+    laters: int = 0
+
+
+@dataclass(slots=True)
+class Passed:
+    """What moved when gates were counted."""
+
+    #: States reached, by run.
+    states: dict[UUID, State] = field(default_factory=dict)
+    #: The queues in which something became ready.
+    queues: set[str] = field(default_factory=set)
+
+    @property
+    def ended(self) -> list[UUID]:
+        return [run_id for run_id, state in self.states.items() if state in ENDS]
+
+    def __ior__(self, other: "Passed") -> "Passed":
+        self.states |= other.states
+        self.queues |= other.queues
+        return self
+
+
+def add(ledger: "Ledger", gates: Iterable[NewGate], edges: Iterable[Edge]) -> None:
+    """Gates and edges for runs, in the caller's transaction. They count when they are armed."""
+    rows: list[dict[str, Any]] = [
+        {"run_id": gate.run.hex, "mode": gate.mode.value, "passed": gate.passed, "laters": gate.laters}
+        for gate in gates
+    ]
+    for batch in batched(rows, EDGE_BATCH):
+        ledger.session.run("add_gates", {"gates": dumps(batch)})
+    listed: list[dict[str, Any]] = [
+        {"run_id": edge.run.hex, "on_id": edge.on.hex, "role": edge.role.value} for edge in edges
+    ]
+    for batch in batched(listed, EDGE_BATCH):
+        ledger.session.run("add_edges", {"edges": dumps(batch)})
+
+
+def wait(ledger: "Ledger", settlements: Sequence[Settleable]) -> None:
+    """Gates and edges for executions that delegated, or asked to be called again after others."""
+    gates, edges = [], []
+    for each in settlements:
+        is_later = each.outcome is Outcome.DEFERRED
+        gates.append(NewGate(each.run_id, passed=each.at_once, laters=int(is_later)))
+        edges += [Edge(each.run_id, on, Role.AFTER) for on in each.after]
+        edges += [Edge(each.run_id, UUID(on), Role.DELEGATE) for on in delegates_of(each.delegate)]
+    add(ledger, gates, edges)
+
+
+# -- arming ------------------------------------------------------------------------------------------
+
+
+def arm(ledger: "Ledger", ids: Iterable[UUID]) -> Passed:
+    """Count what runs wait for, and let those pass that wait for nothing any more. Tells whoever waits for them."""
+    passed = Passed()
+    heralds: list[UUID] = []
+    for batch in batched(ids, ARM_BATCH):
+        moved, told = _patiently(ledger, lambda batch=batch: _arm(ledger, batch))  # type: ignore[misc]
+        passed |= moved
+        heralds += told
+    passed |= tell(ledger, heralds)
+    return passed
+
+
+def _arm(ledger: "Ledger", ids: Sequence[UUID]) -> tuple[Passed, list[UUID]]:
+    params = {"ids": _listed(ledger, ids)}
+    with ledger.session.transaction():
+        if ledger.dialect.name == "postgres":
+            ledger.session.rows("arm_lock", params)
+        ledger.session.run("arm_flag", params)
+        ledger.session.run("arm_edges", params)
+        ledger.session.rows("arm_gates", params)
+        return _let_pass(ledger, ids, reopening=True)
+
+
+def arm_leftovers(ledger: "Ledger", *, older_than: float = 0.0, limit: int = 1_000) -> Passed:
+    """Arm what nobody armed after it was enqueued."""
+    rows = ledger.session.rows("unarmed", {"seconds": older_than, "limit": limit})
+    return arm(ledger, [ledger.dialect.read_id(row[0]) for row in rows])
+
+
+def in_circles(ledger: "Ledger", ids: Iterable[UUID]) -> set[UUID]:
+    """Those of the runs that would wait for themselves."""
+    rows = ledger.session.rows("reaches", {"ids": _listed(ledger, ids)})
+    return {ledger.dialect.read_id(row[0]) for row in rows}
+
+
+# -- telling -----------------------------------------------------------------------------------------
+
+
+def tell(ledger: "Ledger", ids: Iterable[UUID], *, at_once: int = TELL_AT_ONCE) -> Passed:
+    """
+    Tell the dependents of runs that ended or were reopened, and theirs if that ends or reopens them.
+
+    After ``at_once`` edges the rest is left to the heralds, for the caretaker.
+    """
+    passed = Passed()
+    heralds = list(ids)
+    told = 0
+    while heralds and told < at_once:
+        moved, more, count = _patiently(ledger, lambda: _tell(ledger, heralds))  # noqa: B023 (called at once)
+        passed |= moved
+        told += count
+        heralds = more if count < TELL_BATCH else [*heralds, *more]
+    return passed
+
+
+def _tell(ledger: "Ledger", ids: Sequence[UUID]) -> tuple[Passed, list[UUID], int]:
+    params = {"ids": _listed(ledger, ids)}
+    with ledger.session.transaction():
+        if ledger.dialect.name == "postgres":
+            ledger.session.rows("tell_lock", params)
+        news = ledger.session.rows("untold", {**params, "limit": TELL_BATCH})
+        moved = Passed()
+        heralds: list[UUID] = []
+        if news:
+            edges = [
+                {"id": edge, "told": bool(ended), "met": bool(succeeded)} for edge, _, _, ended, succeeded, _ in news
+            ]
+            ledger.session.run("tell_edges", {"edges": dumps(edges)})
+            counted = ledger.session.rows("tell_gates", {"gates": dumps(_deltas(news))})
+            reopening = not all(ended for _, _, _, ended, _, _ in news)
+            dependents = [ledger.dialect.read_id(row[0]) for row in counted]
+            moved, heralds = _let_pass(ledger, dependents, reopening=reopening)
+        ledger.session.run("hush", params)
+    return moved, heralds, len(news)
+
+
+def _deltas(news: Sequence[tuple[Any, ...]]) -> list[dict[str, Any]]:
+    """What changes in each gate: an edge that is told of goes from the pending ones to the met or bad ones, or back."""
+    gates: dict[Any, dict[str, Any]] = {}
+    for _, run_id, role, ended, succeeded, was_met in news:
+        gate = gates.setdefault(
+            run_id,
+            {
+                "run_id": run_id.hex if isinstance(run_id, UUID) else run_id,
+                "pending_values": 0,
+                "bad_values": 0,
+                "pending_after": 0,
+                "met_after": 0,
+                "bad_after": 0,
+            },
+        )
+        kind = "after" if role == Role.AFTER else "values"
+        step = 1 if ended else -1
+        met = succeeded if ended else was_met
+        gate[f"pending_{kind}"] -= step
+        if not met:
+            gate[f"bad_{kind}"] += step
+        elif kind == "after":
+            gate["met_after"] += step
+    return list(gates.values())
+
+
+def tell_leftovers(ledger: "Ledger", limit: int = 100) -> Passed:
+    """Tell the dependents of whom nobody told so far."""
+    rows = ledger.session.rows("heralds", {"limit": limit})
+    return tell(ledger, [ledger.dialect.read_id(row[0]) for row in rows])
+
+
+# -- passing -----------------------------------------------------------------------------------------
+
+
+def _let_pass(ledger: "Ledger", ids: Sequence[UUID], *, reopening: bool) -> tuple[Passed, list[UUID]]:
+    """Move runs as their gates say. What moved, and of those the ones whose own dependents are to be told."""
+    if not ids:
+        return Passed(), []
+    params = {"ids": _listed(ledger, ids), "reopening": reopening}
+    passed, heralds = Passed(), []
+    moved = _pass_sqlite(ledger, params) if ledger.dialect.name == "sqlite" else _pass(ledger, params)
+    for run_id, state, queue, is_herald in moved:
+        read = ledger.dialect.read_id(run_id)
+        passed.states[read] = State(state)
+        if state == State.READY:
+            passed.queues.add(queue)
+        if is_herald:
+            heralds.append(read)
+    return passed, heralds
+
+
+def _pass(ledger: "Ledger", params: dict[str, object]) -> list[Any]:
+    return ledger.session.rows("pass_gates", params)
+
+
+def _pass_sqlite(ledger: "Ledger", params: dict[str, object]) -> list[Any]:
+    """SQLite moves nothing inside a query: judge, then move."""
+    judged = ledger.session.rows("judge_gates", params)
+    moving = [row for row in judged if row[1] != row[2]]
+    if not moving:
+        return []
+    rows = [{"id": row[0], "next_state": row[2], "delegates": bool(row[5])} for row in moving]
+    ledger.session.run("pass_gates", {"judged": dumps(rows)})
+    ready = [row[0] for row in moving if row[2] == State.READY]
+    ledger.session.run("consume_gates", {"ids": dumps(ready)})
+    heralds = {row[0] for row in moving if row[4] and (row[1] in ENDS or row[2] in ENDS)}
+    ledger.session.run("add_heralds", {"ids": dumps(sorted(heralds))})
+    return [(row[0], row[2], row[3], row[0] in heralds) for row in moving]
+
+
+# -- what was waited for -----------------------------------------------------------------------------
+
+
+def upstream(ledger: "Ledger", run_id: UUID) -> list[UUID]:
+    """What a run waits or waited for, in the order in which it was asked, each once."""
+    rows = ledger.session.rows("upstream", {"ids": _listed(ledger, [run_id])})
+    return list(dict.fromkeys(ledger.dialect.read_id(on_id) for _, on_id, role in rows if role != Role.DELEGATE))
+
+
+def downstream(ledger: "Ledger", run_id: UUID) -> list[UUID]:
+    """Everything unfinished that waits for a run, directly or not."""
+    rows = ledger.session.rows("downstream", {"id": run_id.hex})
+    return [ledger.dialect.read_id(row[0]) for row in rows]
+
+
+def values(ledger: "Ledger", ids: Iterable[UUID], *, limit: int | None = VALUES_LIMIT) -> dict[str, Value] | None:
+    """
+    The values of runs and of those that they delegated to, by id. None if they weigh more than ``limit`` bytes.
+
+    A statement for the weight, and one for each step of delegation.
+    """
+    found: dict[str, Value] = {}
+    wanted = {run_id.hex for run_id in ids}
+    weight = 0
+    while wanted:
+        listed = {"ids": ledger.dialect.listing(sorted(wanted))}
+        if limit is not None:
+            [[bytes_]] = ledger.session.rows("value_size", listed)
+            weight += bytes_
+            if weight > limit:
+                return None
+        step = {}
+        for run_id, result, signature, delegate in ledger.session.rows("values", listed):
+            step[ledger.dialect.read_id(run_id).hex] = Value(result, signature, delegate)
+        found |= step
+        wanted = {each for value in step.values() for each in delegates_of(value.delegate)} - found.keys()
+    return found
+
+
+def with_values(ledger: "Ledger", claims: list[Claimed]) -> list[Claimed]:
+    """Claims with what their references refer to; those whose executors shall fetch it themselves without."""
+    wanted = {UUID(run_id) for claim in claims if claim.references for _, run_id in loads(claim.references)}
+    found = values(ledger, wanted)
+    if found is None:
+        return claims
+    return [claim._replace(values=_needed(claim.references, found)) if claim.references else claim for claim in claims]
+
+
+def _needed(references: str, found: dict[str, Value]) -> dict[str, Value]:
+    needed: dict[str, Value] = {}
+    wanted = [UUID(run_id).hex for _, run_id in loads(references)]
+    while wanted:
+        run_id = wanted.pop()
+        if run_id in found and run_id not in needed:
+            needed[run_id] = found[run_id]
+            wanted += delegates_of(found[run_id].delegate)
+    return needed
+
+
+def with_laters(ledger: "Ledger", claims: list[Claimed], ids: Iterable[UUID]) -> list[Claimed]:
+    """Claims with how often their runs asked to be called again."""
+    rows = ledger.session.rows("laters", {"ids": _listed(ledger, ids)})
+    counted = {ledger.dialect.read_id(run_id): laters for run_id, laters in rows}
+    return [claim._replace(laters=counted[claim.id]) if claim.id in counted else claim for claim in claims]
+
+
+def delegates_of(delegate: str | None) -> list[str]:
+    """The ids in a delegate, one or those of a group, as 32 digits each."""
+    if delegate is None:
+        return []
+    listed = loads(delegate)
+    return [UUID(each).hex for each in ([listed] if isinstance(listed, str) else listed)]
+
+
+def bring_forward(ledger: "Ledger", ids: Iterable[UUID]) -> int:
+    """Pass the deadlines of runs on to what they wait for. Best effort: waits for nobody. How many moved."""
+    params = {"ids": _listed(ledger, ids), "depth": NEARER_DEPTH, "limit": NEARER_LIMIT}
+    return len(ledger.session.rows("nearer", params))
+
+
+def forget(ledger: "Ledger", ids: Iterable[UUID]) -> None:
+    """Remove the edges of runs that are gone."""
+    ledger.session.run("forget_edges", {"ids": _listed(ledger, ids)})
+
+
+def _listed(ledger: "Ledger", ids: Iterable[UUID]) -> object:
+    return ledger.dialect.listing([run_id.hex for run_id in ids])
+
+
+def _patiently[T](ledger: "Ledger", act: Callable[[], T]) -> T:
+    """
+    Once more when the database had to end one of two transactions that were in each other's way.
+
+    Inside somebody's transaction there is no once more: it is over.
+    """
+    for attempt in range(_TRIES):
+        try:
+            return act()
+        except OperationalError as error:
+            code = getattr(error.__cause__, "sqlstate", None)
+            if code not in _CONFLICTS or attempt == _TRIES - 1 or ledger.session.in_transaction():
+                raise
+            time.sleep(_PAUSE_SECONDS * (attempt + 1))
+    raise AssertionError

@@ -1,0 +1,28 @@
+-- Count the edges of runs into their gates, and arm them.
+WITH counted AS (
+    SELECT
+        listed.run_id,
+        tally.*
+    FROM unnest(%(ids)s::uuid[]) AS listed (run_id)
+    CROSS JOIN LATERAL (
+        SELECT
+            count(*) FILTER (WHERE edge.role <> 'after' AND NOT edge.told) AS pending_values,
+            count(*) FILTER (WHERE edge.role <> 'after' AND edge.told AND NOT edge.met) AS bad_values,
+            count(*) FILTER (WHERE edge.role = 'after' AND NOT edge.told) AS pending_after,
+            count(*) FILTER (WHERE edge.role = 'after' AND edge.met) AS met_after,
+            count(*) FILTER (WHERE edge.role = 'after' AND edge.told AND NOT edge.met) AS bad_after
+        FROM manta_dependency AS edge
+        WHERE edge.run_id = listed.run_id
+    ) AS tally
+)
+UPDATE manta_gate AS gate
+SET
+    armed = true,
+    pending_values = counted.pending_values,
+    bad_values = counted.bad_values,
+    pending_after = counted.pending_after,
+    met_after = counted.met_after,
+    bad_after = counted.bad_after
+FROM counted
+WHERE gate.run_id = counted.run_id
+RETURNING gate.run_id

@@ -1,0 +1,12 @@
+-- All dependents of these have been told.
+DELETE FROM manta_herald AS herald
+WHERE
+    herald.run_id = ANY(%(ids)s::uuid[])
+    AND NOT EXISTS (
+        SELECT 1
+        FROM manta_run AS run
+        JOIN manta_dependency AS edge ON edge.on_id = run.id
+        WHERE
+            run.id = herald.run_id
+            AND edge.told <> (run.state IN ('SUCCESSFUL', 'FAILED', 'CANCELLED', 'LOST', 'EXPIRED', 'QUARANTINED', 'UPSTREAM_FAILED'))
+    )

@@ -1,0 +1,115 @@
+-- Move runs as their gates say: to the ready ones, or to the end, when what they waited for allows or forbids
+-- it; back to the waiting ones, if something was reopened, what has not started or had failed for its sake.
+WITH judged AS MATERIALIZED (
+    SELECT
+        verdict.*,
+        CASE
+                WHEN verdict.delegate IS NOT NULL AND verdict.failed THEN verdict.child_state
+                WHEN verdict.delegate IS NOT NULL AND verdict.ready THEN 'SUCCESSFUL'
+                WHEN verdict.failed AND NOT verdict.passed THEN 'UPSTREAM_FAILED'
+                WHEN verdict.ready AND verdict.due_at > statement_timestamp() THEN 'SCHEDULED'
+                WHEN verdict.ready THEN 'READY'
+                ELSE 'WAITING'
+            END AS next_state
+    FROM (
+        SELECT
+            run.id,
+            run.state,
+            run.delegate,
+            run.due_at,
+            gate.passed,
+            (
+                SELECT child.state
+                FROM manta_dependency AS edge
+                JOIN manta_run AS child ON child.id = edge.on_id
+                WHERE edge.run_id = run.id AND edge.role = 'delegate' AND edge.told AND NOT edge.met
+                ORDER BY child.finished_at, child.id
+                LIMIT 1
+            ) AS child_state,
+            gate.bad_values > 0
+            OR (
+                run.delegate IS NULL
+                AND (
+                    (gate.mode = 'all_successful' AND gate.bad_after > 0)
+                    OR (
+                        gate.mode = 'any_successful'
+                        AND gate.bad_after > 0
+                        AND gate.pending_after = 0
+                        AND gate.met_after = 0
+                    )
+                )
+            ) AS failed,
+            gate.pending_values = 0
+            AND gate.bad_values = 0
+            AND (
+                run.delegate IS NOT NULL
+                OR gate.pending_after = 0
+                OR (gate.mode = 'any_successful' AND gate.met_after > gate.consumed)
+                OR (gate.mode = 'any_finished' AND gate.met_after + gate.bad_after > gate.consumed)
+                OR gate.passed
+            ) AS ready
+        FROM manta_gate AS gate
+        JOIN manta_run AS run ON run.id = gate.run_id
+        WHERE
+            gate.run_id = ANY(%(ids)s::uuid[])
+            AND gate.armed
+            AND (
+                run.state = 'WAITING'
+                OR (
+                    %(reopening)s::boolean
+                    AND (
+                        run.state IN ('READY', 'UPSTREAM_FAILED')
+                        OR (run.delegate IS NOT NULL AND run.state IN ('FAILED', 'CANCELLED', 'LOST', 'EXPIRED', 'QUARANTINED', 'UPSTREAM_FAILED'))
+                    )
+                )
+            )
+        -- In one order everywhere, so that two batches cannot wait for each other in a circle.
+        ORDER BY run.id
+        FOR NO KEY UPDATE OF run
+    ) AS verdict
+),
+consumed AS (
+    UPDATE manta_gate AS gate
+    SET consumed = CASE
+        WHEN gate.mode = 'any_successful' THEN gate.met_after
+        ELSE gate.met_after + gate.bad_after
+    END
+    FROM judged
+    WHERE gate.run_id = judged.id AND judged.next_state = 'READY'
+),
+moved AS (
+    UPDATE manta_run AS run
+    SET
+        state = judged.next_state,
+        due_at = CASE WHEN judged.next_state IN ('SCHEDULED', 'WAITING') THEN run.due_at END,
+        finished_at = CASE WHEN judged.next_state IN ('SUCCESSFUL', 'FAILED', 'CANCELLED', 'LOST', 'EXPIRED', 'QUARANTINED', 'UPSTREAM_FAILED') THEN statement_timestamp() END,
+        reason = CASE
+            WHEN judged.next_state IN ('FAILED', 'CANCELLED', 'LOST', 'EXPIRED', 'QUARANTINED', 'UPSTREAM_FAILED') AND judged.delegate IS NOT NULL
+                THEN 'What it delegated to ended ' || judged.next_state || '.'
+            WHEN judged.next_state = 'UPSTREAM_FAILED' THEN 'A run that it waits for ended badly.'
+            WHEN judged.next_state = 'WAITING' THEN run.reason
+            ELSE ''
+        END
+    FROM judged
+    WHERE run.id = judged.id AND run.state <> judged.next_state
+    RETURNING
+        run.id,
+        run.state,
+        run.queue,
+        run.dependents,
+        judged.state AS former
+),
+heralds AS (
+    INSERT INTO manta_herald (run_id)
+    SELECT moved.id FROM moved
+    WHERE
+        moved.dependents
+        AND (moved.state IN ('SUCCESSFUL', 'FAILED', 'CANCELLED', 'LOST', 'EXPIRED', 'QUARANTINED', 'UPSTREAM_FAILED') OR moved.former IN ('SUCCESSFUL', 'FAILED', 'CANCELLED', 'LOST', 'EXPIRED', 'QUARANTINED', 'UPSTREAM_FAILED'))
+    ON CONFLICT DO NOTHING
+)
+SELECT
+    moved.id,
+    moved.state,
+    moved.queue,
+    moved.dependents AND (moved.state IN ('SUCCESSFUL', 'FAILED', 'CANCELLED', 'LOST', 'EXPIRED', 'QUARANTINED', 'UPSTREAM_FAILED') OR moved.former IN ('SUCCESSFUL', 'FAILED', 'CANCELLED', 'LOST', 'EXPIRED', 'QUARANTINED', 'UPSTREAM_FAILED'))
+FROM moved

@@ -1,0 +1,6 @@
+-- Before dependents are told: what is told of must stay as it is until they know.
+SELECT run.id
+FROM manta_run AS run
+WHERE run.id = ANY(%(ids)s::uuid[])
+ORDER BY run.id
+FOR NO KEY UPDATE

@@ -1,0 +1,17 @@
+-- Edges whose gate does not know how the precondition stands: it ended, or was reopened.
+SELECT
+    edge.id,
+    edge.run_id,
+    edge.role,
+    run.state IN ('SUCCESSFUL', 'FAILED', 'CANCELLED', 'LOST', 'EXPIRED', 'QUARANTINED', 'UPSTREAM_FAILED') AS ended,
+    run.state = 'SUCCESSFUL' AS succeeded,
+    edge.met
+FROM manta_run AS run
+JOIN manta_dependency AS edge ON edge.on_id = run.id
+WHERE
+    run.id = ANY(%(ids)s::uuid[])
+    AND edge.told <> (run.state IN ('SUCCESSFUL', 'FAILED', 'CANCELLED', 'LOST', 'EXPIRED', 'QUARANTINED', 'UPSTREAM_FAILED'))
+ORDER BY
+    edge.run_id,
+    edge.id
+LIMIT %(limit)s

@@ -1,0 +1,8 @@
+-- What runs wait for, or waited for, in the order in which it was asked.
+SELECT
+    edge.run_id,
+    edge.on_id,
+    edge.role
+FROM manta_dependency AS edge
+WHERE edge.run_id = ANY(%(ids)s::uuid[])
+ORDER BY edge.id

@@ -1,0 +1,4 @@
+-- The preconditions that a run is called for count once.
+UPDATE manta_gate
+SET consumed = CASE WHEN mode = 'any_successful' THEN met_after ELSE met_after + bad_after END
+WHERE run_id IN (SELECT value FROM json_each(%(ids)s))

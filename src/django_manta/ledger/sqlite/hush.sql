@@ -1,0 +1,12 @@
+-- All dependents of these have been told.
+DELETE FROM manta_herald
+WHERE
+    manta_herald.run_id IN (SELECT value FROM json_each(%(ids)s))
+    AND NOT EXISTS (
+        SELECT 1
+        FROM manta_run AS run
+        JOIN manta_dependency AS edge ON edge.on_id = run.id
+        WHERE
+            run.id = manta_herald.run_id
+            AND edge.told <> (run.state IN ('SUCCESSFUL', 'FAILED', 'CANCELLED', 'LOST', 'EXPIRED', 'QUARANTINED', 'UPSTREAM_FAILED'))
+    )

@@ -1,0 +1,8 @@
+-- An operator's retry: what the runs waited for counts anew, and their budget of Laters is fresh.
+UPDATE manta_gate
+SET
+    armed = false,
+    passed = false,
+    consumed = 0,
+    laters = 0
+WHERE run_id IN (SELECT value FROM json_each(%(ids)s))

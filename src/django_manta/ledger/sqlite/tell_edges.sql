@@ -1,0 +1,13 @@
+-- Mark what the gates are about to count.
+UPDATE manta_dependency
+SET
+    told = news.told,
+    met = news.met
+FROM (
+    SELECT
+        json_extract(one.value, '$.id') AS id,
+        json_extract(one.value, '$.told') AS told,
+        json_extract(one.value, '$.met') AS met
+    FROM json_each(%(edges)s) AS one
+) AS news
+WHERE manta_dependency.id = news.id

@@ -1,0 +1,102 @@
+"""A workflow has a name, and its enqueues are atomic."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any
+from uuid import UUID
+
+from django.db import IntegrityError, transaction
+
+from django_manta.ids import new_run_id
+
+_current: ContextVar[UUID | None] = ContextVar("django_manta.workflow", default=None)
+
+
+def current_workflow() -> UUID | None:
+    """The workflow that runs enqueued here belong to, if any."""
+    return _current.get()
+
+
+class WorkflowExists(Exception):
+    """There is a workflow of this name and unique key already."""
+
+    def __init__(self, name: str, unique_key: str, workflow_id: UUID) -> None:
+        super().__init__(f"Workflow {name!r} with unique key {unique_key!r} exists already: {workflow_id}.")
+        self.name = name
+        self.unique_key = unique_key
+        self.workflow_id = workflow_id
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """A workflow that is being enqueued, or was."""
+
+    id: UUID
+    name: str
+    unique_key: str | None = None
+
+    @property
+    def runs(self) -> Any:
+        """Its runs, as a queryset."""
+        from django_manta.models import Run
+
+        return Run.objects.filter(workflow_id=self.id)
+
+
+class workflow:  # noqa: N801 (used like a function, as a context manager or a decorator)
+    """
+    ``with workflow("import", unique_key=day) as flow:`` names the runs enqueued inside, all of which exist if
+    the block ends well, and none if it does not. Also a decorator of a function that enqueues.
+
+    With ``unique_key`` there is one workflow of that name and key as long as it is kept: entering a second one
+    raises WorkflowExists before anything is enqueued.
+    """
+
+    def __init__(self, name: str, *, unique_key: str | None = None, using: str | None = None) -> None:
+        if not name:
+            raise ValueError("A workflow needs a name.")
+        self.name = name
+        self.unique_key = unique_key
+        self.using = using
+        self._open: list[Any] = []
+
+    def __enter__(self) -> Flow:
+        block = self._block()
+        flow = block.__enter__()
+        self._open.append(block)
+        return flow
+
+    def __exit__(self, *error: Any) -> bool | None:
+        left: bool | None = self._open.pop().__exit__(*error)
+        return left
+
+    def __call__[**P, R](self, function: Callable[P, R]) -> Callable[P, R]:
+        @wraps(function)
+        def inside(*args: P.args, **kwargs: P.kwargs) -> R:
+            with self._block():
+                return function(*args, **kwargs)
+
+        return inside
+
+    @contextmanager
+    def _block(self) -> Iterator[Flow]:
+        from django_manta.models import Workflow
+        from django_manta.result import default_database
+
+        database = self.using or default_database()
+        flow = Flow(new_run_id(), self.name, self.unique_key)
+        with transaction.atomic(using=database):
+            try:
+                with transaction.atomic(using=database):
+                    Workflow.objects.using(database).create(id=flow.id, name=self.name, unique_key=self.unique_key)
+            except IntegrityError:
+                known = Workflow.objects.using(database).get(name=self.name, unique_key=self.unique_key)
+                raise WorkflowExists(self.name, self.unique_key or "", known.id) from None
+            token = _current.set(flow.id)
+            try:
+                yield flow
+            finally:
+                _current.reset(token)

@@ -1,0 +1,115 @@
+"""
+Promises: runs that nobody executes, settled from outside.
+
+An approval, a webhook, a file that arrives: ``promise()`` makes a run that waits, other runs take it as an
+argument or in ``after`` like any result, and ``resolve()`` or ``reject()`` ends it. By id, or by a name that
+is unique while the promise is open.
+"""
+
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from django.db import transaction
+from django.tasks import DEFAULT_TASK_BACKEND_ALIAS, task_backends
+from django.tasks.exceptions import TaskResultDoesNotExist
+from django.tasks.signals import task_finished
+
+from django_manta import payload, text
+from django_manta.exceptions import PromiseExists
+from django_manta.ids import parse_run_id
+from django_manta.ledger import DjangoSession, Ledger
+from django_manta.result import TaskResult, get_result
+from django_manta.ringing import ring_after_commit
+from django_manta.signals import run_settled
+from django_manta.states import ENDS, State
+from django_manta.task import find
+
+#: The task of every promise. A row that names it is never ready, so that no worker ever claims it.
+TASK = "django_manta.workflow.kept.kept_from_outside"
+
+
+def promise(
+    name: str = "",
+    *,
+    expires: datetime | timedelta | None = None,
+    deadline: datetime | timedelta | None = None,
+    metadata: dict[str, Any] | None = None,
+    backend: str = DEFAULT_TASK_BACKEND_ALIAS,
+) -> TaskResult:
+    """
+    A run that waits until somebody calls ``resolve()`` or ``reject()``; its result.
+
+    Raise PromiseExists if an open promise bears the name. With ``expires`` it is EXPIRED if nobody has come by then.
+    """
+    given: dict[str, Any] = {"backend": backend}
+    if expires is not None:
+        given["expires"] = expires
+    if deadline is not None:
+        given["deadline"] = deadline
+    if metadata is not None:
+        given["metadata"] = metadata
+    task: Any = find(TASK)
+    manta: Any = task_backends[backend]
+    with transaction.atomic(using=manta.database):
+        result: TaskResult = manta.promise(task.using(**given))
+        if name:
+            _name(Ledger(DjangoSession(manta.database)), result, name)
+    return result
+
+
+def _name(ledger: Ledger, result: TaskResult, name: str) -> None:
+    ledger.session.run("free_name", {"name": name})
+    if not ledger.session.rows("name_promise", {"id": UUID(result.id).hex, "name": name}):
+        raise PromiseExists(f"There is an open promise named {name!r}. Settle it, or give this one another name.")
+
+
+def get_promise(name_or_id: str | UUID, *, backend: str = DEFAULT_TASK_BACKEND_ALIAS) -> TaskResult:
+    """The open promise of this name, or the promise of this id. Raise TaskResultDoesNotExist."""
+    manta: Any = task_backends[backend]
+    from django_manta.models import Promise
+
+    found = Promise.objects.using(manta.database).filter(name=str(name_or_id), open=True).first()
+    run_id = found.run_id if found is not None else parse_run_id(name_or_id)
+    if run_id is None:
+        raise TaskResultDoesNotExist(f"There is no open promise named {name_or_id!r}.")
+    result = get_result(run_id, using=manta.database)
+    if result.task.module_path != TASK:
+        raise TaskResultDoesNotExist(f"Run {name_or_id} is not a promise.")
+    return result
+
+
+def resolve(name_or_id: str | UUID, value: Any = None, *, backend: str = DEFAULT_TASK_BACKEND_ALIAS) -> TaskResult:
+    """Keep a promise: whoever waits for it gets ``value``. Raise ValueError if it is settled already."""
+    stored = payload.encode(value, "value")
+    result = get_promise(name_or_id, backend=backend)
+    manta: Any = task_backends[result.backend]
+    signature = manta.seal.sign_result(result.id, stored)
+    return _settle(manta, result, State.SUCCESSFUL, stored, signature, "")
+
+
+def reject(name_or_id: str | UUID, reason: str = "", *, backend: str = DEFAULT_TASK_BACKEND_ALIAS) -> TaskResult:
+    """Break a promise: it is FAILED. Raise ValueError if it is settled already."""
+    result = get_promise(name_or_id, backend=backend)
+    manta: Any = task_backends[result.backend]
+    words = text.storable(str(reason), text.MESSAGE_LIMIT) or "It was rejected."
+    return _settle(manta, result, State.FAILED, None, "", words)
+
+
+def _settle(
+    manta: Any, result: TaskResult, state: State, stored: str | None, signature: str, reason: str
+) -> TaskResult:
+    ledger: Ledger = manta.ledger
+    reached = ledger.settle_promise(UUID(result.id), TASK, state, stored, signature, reason)
+    result.refresh()
+    if UUID(result.id) not in reached:
+        raise ValueError(f"Promise {result.id} is {result.state}: it can be settled only once.")
+    ring_after_commit(manta.database, manta.config.cluster, result.task.queue_name)
+
+    def announce() -> None:
+        task_finished.send_robust(sender=type(manta), task_result=result)
+        run_settled.send_robust(sender=type(manta), run_id=result.id, state=result.state)
+
+    if result.state in ENDS:
+        transaction.on_commit(announce, using=manta.database, robust=True)
+    return result

@@ -1,0 +1,46 @@
+"""What new runs wait for: their edges and gates, and arming them when they exist."""
+
+import logging
+from collections.abc import Sequence
+from uuid import UUID
+
+from django.db import transaction
+
+from django_manta import options
+from django_manta.enqueue import Call
+from django_manta.ledger import DjangoSession, Ledger, NewRun, graph
+from django_manta.payload import Arguments
+from django_manta.ringing import ring_after_commit
+from django_manta.states import Role, When
+
+logger = logging.getLogger("django_manta")
+
+
+def add(ledger: Ledger, calls: Sequence[Call], runs: Sequence[NewRun], encoded: Sequence[Arguments]) -> None:
+    """The gates and edges of those of ``runs`` that wait, in the caller's transaction."""
+    gates, edges = [], []
+    for call, run, arguments in zip(calls, runs, encoded, strict=True):
+        if not run.waits:
+            continue
+        given = options.given(call.task)
+        gates.append(graph.NewGate(run.id, given.get("when", When.ALL_SUCCESSFUL)))
+        edges += [graph.Edge(run.id, UUID(on), Role.VALUE) for on in arguments.waits_for]
+        edges += [graph.Edge(run.id, on, Role.AFTER) for on in given.get("after", ())]
+    graph.add(ledger, gates, edges)
+
+
+def arm_after_commit(database: str, cluster: str, ids: Sequence[UUID]) -> None:
+    """
+    Count what the runs wait for once they exist for everybody.
+
+    Who dies before that, or cannot reach the database then, leaves it to the caretaker.
+    """
+
+    def arm() -> None:
+        ledger = Ledger(DjangoSession(database))
+        passed = graph.arm(ledger, ids)
+        for queue in passed.queues:
+            ring_after_commit(database, cluster, queue)
+        graph.bring_forward(ledger, ids)
+
+    transaction.on_commit(arm, using=database, robust=True)
