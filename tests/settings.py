@@ -27,6 +27,7 @@ INSTALLED_APPS = [
     "django.contrib.admin",
     "django_manta",
     "tests.app",
+    "examples.workflows",
 ]
 MIGRATION_MODULES = {"testapp": None}  # its tables are made from its models
 

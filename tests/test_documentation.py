@@ -359,7 +359,7 @@ def test_the_layout_names_every_part() -> None:
         path.append(name)
     listed_once(found.pop(""), parts_of(PACKAGE))
     # The path of a run, down to its files.
-    assert set(found) == {"ledger/", "execution/", "execution/runners/", "worker/"}
+    assert set(found) == {"ledger/", "execution/", "execution/runners/", "worker/", "workflow/"}
     for folder, names in found.items():
         listed_once(names, parts_of(PACKAGE / folder) - {"__init__.py"})
 
@@ -414,7 +414,7 @@ def test_every_outcome_and_every_end_has_a_failure_that_leads_there() -> None:
     outcomes = {word for row in rows for word in coded(row["attempt"], Outcome.values)}
     assert outcomes == {outcome.value for outcome in states.AFTER_OUTCOME}
     ends = {word for row in rows for word in coded(row["run"], states.ENDS)}
-    assert ends == {end.value for end in states.ENDS} - {"UPSTREAM_FAILED"}
+    assert ends == {end.value for end in states.ENDS}
 
 
 def test_what_the_failures_name_exists() -> None:
@@ -547,13 +547,13 @@ def project(
     """The settings and the tasks of a page, in this process and in a worker. The name of the page."""
     name: str = request.param
     settings: dict[str, Any] = {"INSTALLED_APPS": [], "DATABASES": {"default": {}}}
-    [text] = examples(name, "shop/settings.py")
-    exec(text, settings)
-    (tmp_path / "mail").mkdir()
-    (tmp_path / "mail" / "__init__.py").touch()
-    [text] = examples(name, "mail/tasks.py")
-    (tmp_path / "mail" / "tasks.py").write_text(text)
-    theirs = f"from tests.settings import *\nINSTALLED_APPS += ['mail']\nTASKS = {settings['TASKS']!r}\n"
+    settings["TASKS"] = {"default": {"BACKEND": "django_manta.MantaBackend"}}
+    exec("\n".join(examples(name, "shop/settings.py")), settings)
+    [app] = set(re.findall(r"^# (\w+)/tasks\.py$", page(name), re.M))
+    (tmp_path / app).mkdir()
+    (tmp_path / app / "__init__.py").touch()
+    (tmp_path / app / "tasks.py").write_text("\n".join(examples(name, f"{app}/tasks.py")))
+    theirs = f"from tests.settings import *\nINSTALLED_APPS += [{app!r}]\nTASKS = {settings['TASKS']!r}\n"
     (tmp_path / "worker_settings.py").write_text(theirs)
     monkeypatch.syspath_prepend(tmp_path)
     environment = {
@@ -568,7 +568,7 @@ def project(
         ):
             yield name
     finally:
-        for module in ("mail", "mail.tasks"):
+        for module in (app, f"{app}.tasks"):
             sys.modules.pop(module, None)
 
 
@@ -581,8 +581,8 @@ def type_into_the_shell(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.splitlines() == expected(blocks)
 
 
-@pytest.mark.parametrize("project", ["README.md", "docs/quickstart.md"], indirect=True)
-def test_the_start_works_as_it_says(project: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("project", ["README.md", "docs/quickstart.md", "docs/workflows.md"], indirect=True)
+def test_what_is_typed_works_as_it_says(project: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert expected(examples(project, SHELL))
     type_into_the_shell(project, capsys)
 

@@ -143,12 +143,12 @@ class MantaBackend(BaseTaskBackend):
         shared = _once_per_task(self._shared, calls)
         encoded = [payload.encode_arguments(call.args, call.kwargs) for call in calls]
         runs = [self._new_run(shared[id(call.task)], arguments) for call, arguments in zip(calls, encoded, strict=True)]
-        waiting = [run for run in runs if run.waits]
-        if waiting:
+        gated = waits.gated(calls, runs)
+        if gated:
             with transaction.atomic(using=self.database):
                 inserted = self.ledger.enqueue(runs)
                 waits.add(self.ledger, calls, runs, encoded)
-            waits.arm_after_commit(self.database, self.config.cluster, [run.id for run in waiting])
+            waits.arm_after_commit(self.database, self.config.cluster, gated)
         else:
             inserted = self.ledger.enqueue(runs)
         results = [

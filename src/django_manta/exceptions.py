@@ -46,6 +46,14 @@ class UpstreamFailed(TaskException):
     """A run that this one waited for ended badly."""
 
 
+class CircularWait(TaskException):
+    """The run asked to wait for something that waits for it."""
+
+
+class PromiseRejected(TaskException):
+    """Somebody rejected the promise."""
+
+
 class TooManyLaters(TaskException):
     """The run asked to be called again more often than ``max_laters`` allows."""
 

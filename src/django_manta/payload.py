@@ -55,6 +55,14 @@ def normalize(value: Any, place: str = "value") -> Any:
     Django's own backends. Raise TypeError or ValueError naming the place of what cannot be kept.
     """
     try:
+        return _normalized(value, place)
+    except HoldsReference as error:
+        raise TypeError(str(error)) from None
+
+
+def _normalized(value: Any, place: str) -> Any:
+    """The same, with an error of its own for what an argument may hold."""
+    try:
         return _normalize(value, 0)
     except _Refusal as refusal:
         where = place + "".join(reversed(refusal.path))
@@ -112,8 +120,8 @@ def encode_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Argument
 
 
 def _encode_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
-    kept_args: list[Any] = normalize(args, "args")
-    kept_kwargs: dict[str, Any] = normalize(kwargs, "kwargs")
+    kept_args: list[Any] = _normalized(args, "args")
+    kept_kwargs: dict[str, Any] = _normalized(kwargs, "kwargs")
     return Arguments(kept_args, kept_kwargs, dump([kept_args, kept_kwargs], "arguments"))
 
 
@@ -126,9 +134,12 @@ def _take_out(value: Any, path: list[int | str], found: list[tuple[list[int | st
     if referred is not None:
         found += [([*path, place], run_id) for place, run_id in enumerate(referred)]
         return [None] * len(referred)
+    if len(path) > MAX_DEPTH:
+        # Most likely inside itself. Whoever encodes the rest refuses it, and names the place.
+        return value
     if isinstance(value, Mapping):
         return {key: _take_out(item, [*path, key], found) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
+    if _is_sequence(value):
         return [_take_out(item, [*path, place], found) for place, item in enumerate(value)]
     return value
 

@@ -180,10 +180,7 @@ class TaskResult(GenericTaskResult[P, R]):  # type: ignore[misc]  # Django's is 
         ledger = _ledger(database)
         moved = ledger.cancel([UUID(self.id), *(_downstream(ledger, self.id) if cascade else ())], reason)
         self.refresh()
-        if State.CANCELLING in moved.values() or ledger.session.in_transaction():
-            ring_after_commit(database, _cluster_of(self.backend), CANCEL)
-        if moved.get(UUID(self.id)) is State.CANCELLED:
-            transaction.on_commit(self._tell_the_end, using=database, robust=True)
+        spread_the_word(database, _cluster_of(self.backend), moved, [self])
         return self.state
 
     def _tell_the_end(self) -> None:
@@ -205,8 +202,7 @@ class TaskResult(GenericTaskResult[P, R]):  # type: ignore[misc]  # Django's is 
         database = _database_of(self.backend)
         moved = _ledger(database).retry([UUID(self.id)])
         self.refresh()
-        if moved:
-            ring_after_commit(database, _cluster_of(self.backend), self.task.queue_name)
+        spread_the_word(database, _cluster_of(self.backend), moved, [self], self.task.queue_name)
         if not moved:
             raise ValueError(f"Run {self.id} is {self.state}; only a run that ended badly can be retried.")
         return self.state
@@ -306,8 +302,34 @@ def states_of(results: "Sequence[TaskResult]") -> list[State]:
 
 def cancel_all(results: "Sequence[TaskResult]", reason: str = "") -> None:
     """Ask that none of the runs goes on."""
+    by_backend: dict[str, list[TaskResult]] = {}
     for result in results:
-        result.cancel(reason)
+        by_backend.setdefault(result.backend, []).append(result)
+    for backend, of_one in by_backend.items():
+        database = _database_of(backend)
+        moved = _ledger(database).cancel([UUID(result.id) for result in of_one], reason)
+        refresh_all(of_one)
+        spread_the_word(database, _cluster_of(backend), moved, of_one)
+
+
+def spread_the_word(
+    database: str, cluster: str, moved: Mapping[UUID, State], known: "Sequence[TaskResult]", word: str = CANCEL
+) -> None:
+    """Somebody decided, and runs moved: wake the workers, and tell of the ends, which no executor knows of."""
+    if not moved:
+        return
+    if connections[database].in_atomic_block or any(state not in ENDS for state in moved.values()):
+        ring_after_commit(database, cluster, word)
+    told = [result for result in known if moved.get(UUID(result.id)) in ENDS]
+    others = moved.keys() - {UUID(result.id) for result in known}
+    ended = [run_id for run_id in others if moved[run_id] in ENDS]
+
+    def tell() -> None:
+        for result in [*told, *results_of(_ledger(database), ended)]:
+            result._tell_the_end()
+
+    if told or ended:
+        transaction.on_commit(tell, using=database, robust=True)
 
 
 def from_record(run: RunRecord, values: Mapping[str, Value] = MappingProxyType({})) -> TaskResult:
@@ -379,7 +401,17 @@ def errors_of(run: RunRecord) -> list[TaskError]:
         path = _path(_END_ERRORS[run.state])
         if not errors or errors[-1].exception_class_path != path:
             errors.append(TaskError(exception_class_path=path, traceback=f"{path}: {run.reason}\n"))
+    elif run.state is State.FAILED and (not run.history or run.history[-1].outcome not in _ERRORS):
+        path = _path(_failure_of(run))
+        errors.append(TaskError(exception_class_path=path, traceback=f"{path}: {run.reason}\n"))
     return errors
+
+
+def _failure_of(run: RunRecord) -> type[BaseException]:
+    """Why a run is FAILED that no attempt failed of: its delegate, somebody outside, or a circle."""
+    if run.delegate is not None:
+        return exceptions.UpstreamFailed
+    return exceptions.CircularWait if run.attempts else exceptions.PromiseRejected
 
 
 def attempt_errors(history: Sequence[AttemptRecord]) -> list[TaskError]:

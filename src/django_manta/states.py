@@ -96,7 +96,7 @@ ENDS = GOOD_ENDS | BAD_ENDS
 #: Which state may follow which. Everything else is a bug that ``fsck`` or a test must find.
 MOVES: dict[State, frozenset[State]] = {
     State.HELD: frozenset({State.SCHEDULED, State.WAITING, State.READY, State.CANCELLED, State.EXPIRED}),
-    State.SCHEDULED: frozenset({State.READY, State.HELD, State.CANCELLED, State.EXPIRED}),
+    State.SCHEDULED: frozenset({State.READY, State.WAITING, State.HELD, State.CANCELLED, State.EXPIRED}),
     State.WAITING: frozenset(
         {
             State.READY,

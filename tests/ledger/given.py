@@ -7,8 +7,8 @@ from typing import Any
 from uuid import UUID
 
 from django_manta.ids import new_run_id
-from django_manta.ledger import Claimed, Ledger, NewRun, PostgresSession, RunRecord, Settlement, WorkerRecord
-from django_manta.states import AFTER_OUTCOME, OWNED, Outcome, State
+from django_manta.ledger import Claimed, Ledger, NewRun, PostgresSession, RunRecord, Settlement, WorkerRecord, graph
+from django_manta.states import AFTER_OUTCOME, OWNED, Outcome, Role, State, When
 
 HOUR = timedelta(hours=1)
 
@@ -35,6 +35,14 @@ def new_run(queue: str = "default", **changes: Any) -> NewRun:
 def enqueue(ledger: Ledger, count: int = 1, queue: str = "default", **changes: Any) -> list[UUID]:
     """Ids of new runs, in the order they were enqueued."""
     return [one.id for one in ledger.enqueue([new_run(queue, **changes) for _ in range(count)])]
+
+
+def dependent(ledger: Ledger, *on: UUID, when: When = When.ALL_SUCCESSFUL, **changes: Any) -> UUID:
+    """A new run that waits for others, counted."""
+    [run_id] = enqueue(ledger, waits=True, **changes)
+    graph.add(ledger, [graph.NewGate(run_id, when)], [graph.Edge(run_id, each, Role.AFTER) for each in on])
+    graph.arm(ledger, [run_id])
+    return run_id
 
 
 def claimed(ledger: Ledger, count: int = 1, worker: str = "worker", **changes: Any) -> list[Claimed]:

@@ -8,11 +8,12 @@ import pytest
 
 from django_manta.ledger import Ledger, fsck
 from django_manta.ledger.session import statement
-from django_manta.states import Outcome, State
+from django_manta.states import Outcome, State, When
 from tests.ledger.given import (
     ASKED,
     HOUR,
     claimed,
+    dependent,
     enqueue,
     run_in_state,
     settlement,
@@ -53,6 +54,33 @@ def orphaned(ledger: Ledger) -> UUID:
     return claim.id
 
 
+def edge_without_run(ledger: Ledger) -> UUID:
+    run_id = dependent(ledger, *enqueue(ledger))
+    sql(ledger, "DELETE FROM manta_run WHERE id = %s", [run_id.hex])
+    return run_id
+
+
+def untold_without_herald(ledger: Ledger) -> UUID:
+    precondition = run_in_state(ledger, State.HELD)
+    run_id = dependent(ledger, precondition)
+    ended = "UPDATE manta_run SET state = 'CANCELLED', finished_at = enqueued_at WHERE id = %s"
+    sql(ledger, ended, [precondition.hex])
+    return run_id
+
+
+def gate_miscounted(ledger: Ledger, change: str) -> UUID:
+    run_id = dependent(ledger, run_in_state(ledger, State.HELD), run_in_state(ledger, State.HELD))
+    sql(ledger, f"UPDATE manta_gate SET {change} WHERE run_id = %s", [run_id.hex])
+    return run_id
+
+
+def gate_ignored(ledger: Ledger, state: State, when: When) -> UUID:
+    run_id = dependent(ledger, run_in_state(ledger, state), when=when)
+    assert state_of(ledger, run_id) is not State.WAITING
+    sql(ledger, "UPDATE manta_run SET state = 'WAITING', finished_at = NULL WHERE id = %s", [run_id.hex])
+    return run_id
+
+
 #: One way or more to break each invariant, and nothing else.
 BREAKS: dict[str, list[Callable[[Ledger], UUID]]] = {
     "unknown-state": [lambda ledger: broken(ledger, State.READY, "state = 'ASLEEP'")],
@@ -90,7 +118,24 @@ BREAKS: dict[str, list[Callable[[Ledger], UUID]]] = {
     ],
     "settled-twice": [settled_twice],
     "attempt-without-run": [attempt_without_run],
+    "edge-without-run": [edge_without_run],
+    "waiting-without-gate": [lambda ledger: run_in_state(ledger, State.WAITING)],
+    "untold-without-herald": [untold_without_herald],
+    "gate-miscounted": [
+        lambda ledger: gate_miscounted(ledger, "pending_after = 3"),
+        lambda ledger: gate_miscounted(ledger, "met_after = 1, pending_after = 1"),
+        lambda ledger: gate_miscounted(ledger, "pending_values = 1"),
+    ],
+    "gate-ignored": [
+        lambda ledger: gate_ignored(ledger, State.SUCCESSFUL, When.ALL_SUCCESSFUL),
+        lambda ledger: gate_ignored(ledger, State.CANCELLED, When.ALL_SUCCESSFUL),
+        lambda ledger: gate_ignored(ledger, State.CANCELLED, When.ALL_FINISHED),
+        lambda ledger: gate_ignored(ledger, State.CANCELLED, When.ANY_SUCCESSFUL),
+        lambda ledger: gate_ignored(ledger, State.CANCELLED, When.ANY_FINISHED),
+    ],
 }
+#: What a repair puts right, by a statement of its own or by counting anew.
+MENDED = {*fsck.REPAIRABLE, *fsck.RECOUNTED, "edge-without-run"}
 WAYS = [
     pytest.param(check, way, id=f"{check}-{number}")
     for check, ways in BREAKS.items()
@@ -123,7 +168,7 @@ def test_a_broken_invariant_is_found_and_mended_if_it_can_be(
     assert finding.detail
 
     [finding] = fsck.repair(ledger)
-    mended = check in fsck.REPAIRABLE
+    mended = check in MENDED
     assert (finding.check, finding.run_id, finding.repaired) == (check, run_id, mended)
     assert fsck.check(ledger) == ([] if mended else [finding])
     assert ledger.fetch(bystanders) == before
@@ -162,6 +207,16 @@ def test_a_repaired_run_goes_on(ledger: Ledger) -> None:
     assert fsck.check(ledger) == []
 
 
+def test_counting_anew_leads_runs_where_their_gates_say(ledger: Ledger) -> None:
+    let_go = gate_ignored(ledger, State.SUCCESSFUL, When.ALL_SUCCESSFUL)
+    forbidden = untold_without_herald(ledger)
+    waiting = gate_miscounted(ledger, "pending_after = 0, met_after = 2")
+    lone = run_in_state(ledger, State.WAITING)
+    fsck.repair(ledger)
+    states = [state_of(ledger, run_id) for run_id in (let_go, forbidden, waiting, lone)]
+    assert states == [State.READY, State.UPSTREAM_FAILED, State.WAITING, State.READY]
+
+
 def test_a_repair_does_not_forget_a_cancel(ledger: Ledger) -> None:
     run_id = broken(ledger, State.CANCELLING, "worker = ''")
     fsck.repair(ledger)
@@ -182,7 +237,7 @@ def test_all_at_once_is_found_and_repaired(ledger: Ledger) -> None:
     assert found == set(BREAKS)
     assert len(fsck.check(ledger, limit=3)) == 3
     fsck.repair(ledger)
-    assert {finding.check for finding in fsck.check(ledger)} == set(BREAKS) - set(fsck.REPAIRABLE)
+    assert {finding.check for finding in fsck.check(ledger)} == set(BREAKS) - MENDED
 
 
 def test_whatever_the_ledger_does_leaves_it_clean(ledger: Ledger) -> None:

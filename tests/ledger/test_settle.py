@@ -2,15 +2,25 @@
 
 from datetime import timedelta
 from itertools import product
+from json import dumps
+from typing import Any
 
 import pytest
 
 from django_manta.ids import new_run_id
 from django_manta.ledger import Ledger, Settled, Settlement
-from django_manta.states import CHARGED, ENDS, UNSTARTED, Outcome, State, after
+from django_manta.states import CHARGED, ENDS, UNSTARTED, WAITING_OUTCOMES, Outcome, State, after
 from tests.ledger.given import ASKED, claimed, enqueue, lose, settlement, sql, state_of, the, worker_record
 
 UNSTORABLE = "django_manta.exceptions.UnstorableOutcome"
+
+
+def something_to_wait_for(ledger: Ledger, outcome: Outcome, asked: State) -> dict[str, Any]:
+    """Without it the gate would let the run pass at once."""
+    if asked is not State.WAITING:
+        return {}
+    [unfinished] = enqueue(ledger)
+    return {"delegate": dumps(str(unfinished))} if outcome is Outcome.DELEGATED else {"after": (unfinished,)}
 
 
 @pytest.mark.parametrize(("outcome", "asked"), ASKED)
@@ -21,9 +31,12 @@ def test_sql_and_python_agree_on_where_an_outcome_leads(
     [claim] = claimed(ledger)
     if state is State.CANCELLING:
         ledger.cancel([claim.id], reason="Nobody wants it.")
-    settled = ledger.settle([settlement(claim, outcome, asked, reason="So it is.")], "worker")
+    told = settlement(claim, outcome, asked, reason="So it is.", **something_to_wait_for(ledger, outcome, asked))
+    settled = ledger.settle([told], "worker")
     reached = after(state, outcome, asked)
-    assert settled == Settled({claim.token: reached})
+    # What waits is counted after the commit: in a transaction of the caller's, by the caller.
+    uncounted = outcome in WAITING_OUTCOMES and reached not in ENDS and ledger.session.in_transaction()
+    assert settled == Settled({claim.token: reached}, heralds=(claim.id,) if uncounted else ())
 
     run = the(ledger, claim.id)
     assert run.state is reached
@@ -185,7 +198,10 @@ def test_the_order_of_a_batch_is_of_no_account(ledger: Ledger) -> None:
 
 def test_one_batch_can_lead_everywhere(ledger: Ledger) -> None:
     claims = claimed(ledger, len(ASKED))
-    batch = [settlement(claim, *asked) for claim, asked in zip(claims, ASKED, strict=True)]
+    batch = [
+        settlement(claim, *asked, **something_to_wait_for(ledger, *asked))
+        for claim, asked in zip(claims, ASKED, strict=True)
+    ]
     settled = ledger.settle(batch, "worker")
     assert settled.moved == {claim.token: state for claim, (_, state) in zip(claims, ASKED, strict=True)}
     for run, (outcome, state) in zip(ledger.fetch(claim.id for claim in claims), ASKED, strict=True):

@@ -158,9 +158,11 @@ def _move(
     given = [reason] if move.takes_reason else []
     for batch in batches:
         reached: dict[UUID, State] = getattr(backend.ledger, move.verb)([run.id for run in batch], *given)
-        tally.moved.update(state.value for state in reached.values())
+        # Others may move for the sake of these; they are not what was asked for.
+        tally.moved.update(reached[run.id].value for run in batch if run.id in reached)
         tally.left.update(run.state.value for run in batch if run.id not in reached)
-        _announce(backend, [run_id for run_id, state in reached.items() if state is State.CANCELLED])
+        ended = (State.CANCELLED, State.UPSTREAM_FAILED)
+        _announce(backend, [run_id for run_id, state in reached.items() if state in ended])
         ring(backend.database, _words(batch, reached))
         if time.monotonic() - told >= _PROGRESS_SECONDS:
             told = time.monotonic()
@@ -177,6 +179,10 @@ def _words(batch: list[Chosen], reached: dict[UUID, State]) -> set[str]:
     """What to ring for: queues that have something new, and what is to be stopped."""
     words = {CANCEL} if State.CANCELLING in reached.values() else set()
     woken = (State.READY, State.SCHEDULED)
+    chosen = {run.id for run in batch}
+    if any(state in woken for run_id, state in reached.items() if run_id not in chosen):
+        # Something that waited for one of them is ready, in whatever queue: any word makes the workers look.
+        words.add(CANCEL)
     return words | {run.queue for run in batch if reached.get(run.id) in woken}
 
 

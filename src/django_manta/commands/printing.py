@@ -40,11 +40,25 @@ class Printer:
 
     def data(self, data: Any, *, on_one_line: bool = False) -> None:
         """Print as JSON."""
-        indent = None if on_one_line else 2
-        self._out.write(json.dumps(data, indent=indent, default=_plain, ensure_ascii=False))
+        self._out.write(data_text(data, indent=None if on_one_line else 2))
 
     def line(self, text: str = "") -> None:
         self._out.write(clean(text))
+
+    def styled(self, lines: Iterable[Iterable[tuple[str, str]]]) -> None:
+        """Lines of pieces, each with a style of rich's, which only a terminal shows."""
+        if not (self.is_terminal and _has_rich()):
+            for line in lines:
+                self.line("".join(piece for piece, _ in line).rstrip())
+            return
+        import rich.text
+
+        console = self._console()
+        for line in lines:
+            with console.capture() as drawn:
+                # Not wrapped: what it is wider the terminal wraps, and it can be copied as one line.
+                console.print(rich.text.Text.assemble(*line), soft_wrap=True)
+            self._out.write(drawn.get())
 
     def progress(self, text: str) -> None:
         """For the person who waits: on standard error, so that the output stays clean."""
@@ -74,7 +88,6 @@ class Printer:
             self._out.write("  ".join(padded).rstrip())
 
     def _rich_table(self, columns: Sequence[str], rows: list[list[str]], right: list[bool]) -> None:
-        import rich.console
         import rich.table
         import rich.text
 
@@ -84,12 +97,22 @@ class Printer:
         for row in rows:
             # Text, because a plain string would be read as markup.
             table.add_row(*(rich.text.Text(cell) for cell in row))
-        console = rich.console.Console(
-            width=shutil.get_terminal_size().columns, force_terminal=True, no_color=self._colourless
-        )
+        console = self._console()
         with console.capture() as drawn:
             console.print(table)
         self._out.write(drawn.get())
+
+    def _console(self) -> Any:
+        import rich.console
+
+        return rich.console.Console(
+            width=shutil.get_terminal_size().columns, force_terminal=True, no_color=self._colourless
+        )
+
+
+def data_text(data: Any, indent: int | None = 2) -> str:
+    """As JSON, for a program to read."""
+    return json.dumps(data, indent=indent, default=_plain, ensure_ascii=False)
 
 
 def _has_rich() -> bool:

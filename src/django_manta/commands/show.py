@@ -7,24 +7,27 @@ are cut to their last lines; --format json has them whole.
 
 import argparse
 import json
-from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from django.core.management.base import BaseCommand, CommandError
 
 from django_manta import payload
 from django_manta.backend import MantaBackend
-from django_manta.commands import choosing, workers
-from django_manta.commands.pause import paused
-from django_manta.commands.printing import Printer, add_format, duration, moment, shortened, tail
-from django_manta.ledger import AttemptRecord, RunRecord, house
+from django_manta.commands import choosing, explaining
+from django_manta.commands.printing import Printer, add_format, duration, shortened, tail
+from django_manta.ledger import AttemptRecord, RunRecord, around
 from django_manta.ledger.records import plain
+from django_manta.models import Workflow
 from django_manta.states import ENDS, OWNED, State
 
 HELP = "show the whole story of a run"
 
 #: Lines of a traceback and of output, and characters of a value.
 _TAIL_LINES, _VALUE_LENGTH = 20, 2_000
+
+#: Runs around it that are told, and printed.
+_NEIGHBOURS, _NAMED = 100, 10
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,17 +43,19 @@ def handle(command: BaseCommand, options: dict[str, Any]) -> None:
     if not found:
         raise CommandError(f"There is no run {run_id}: it never was, or retention removed it. See `manta list`.")
     [run] = found
-    why = standing(backend, run, house.clock(backend.ledger))
+    explained = explaining.explain(backend, run_id) if run.state not in ENDS - {State.UPSTREAM_FAILED} else None
+    why = "" if explained is None else explained.words
+    neighbours = around_it(backend, run)
     if printer.wants_json:
-        printer.data(story(run, why))
+        printer.data(story(run, why) | neighbours)
     else:
-        _print(printer, run, why)
+        _print(printer, run, why, neighbours)
 
 
 def story(run: RunRecord, why: str) -> dict[str, Any]:
     """All there is to tell, as plain data."""
     told = plain(run)
-    for name in ("arguments", "overrides", "metadata", "progress", "result"):
+    for name in ("arguments", "references", "overrides", "metadata", "progress", "result", "delegate"):
         told[name] = decoded(told[name])
     told["why"] = why
     told["history"] = [plain(attempt) | {"duration_seconds": round(took(attempt), 6)} for attempt in run.history]
@@ -69,45 +74,44 @@ def took(attempt: AttemptRecord) -> float:
     return (attempt.finished_at - attempt.started_at).total_seconds()
 
 
-def standing(backend: MantaBackend, run: RunRecord, now: datetime) -> str:
-    """Why the run is where it is, and what would move it."""
-    match run.state:
-        case State.HELD:
-            return f"A person keeps it back: `manta release {run.id}` lets it go."
-        case State.SCHEDULED if run.due_at is not None:
-            left = (run.due_at - now).total_seconds()
-            if left >= 0:
-                return f"Due in {duration(left)}."
-            return f"Overdue by {duration(-left)}: a worker makes it ready, if one is alive."
-        case State.READY:
-            return _why_nobody_has_it(backend, run)
-        case State.RUNNING | State.CANCELLING:
-            return _who_has_it(backend, run)
-    return ""
+def around_it(backend: MantaBackend, run: RunRecord) -> dict[str, Any]:
+    """What it waits for, who waits for it, and in which workflow: as plain data, no more than is worth reading."""
+    ledger = backend.ledger
+    stance = around.stances(ledger, [run.id]).get(run.id)
+    gate = None if stance is None else stance.gate
+    waits_for = around.preconditions(ledger, run.id, _NEIGHBOURS + 1)
+    waited_for_by = around.dependents(ledger, run.id, _NEIGHBOURS + 1)
+    found = around.stances(ledger, {*(link.on for link in waits_for), *(link.run for link in waited_for_by)})
+    flow = Workflow.objects.using(backend.database).filter(pk=run.workflow).first() if run.workflow else None
+    return {
+        "workflow": None if run.workflow is None else {"id": run.workflow, "name": "" if flow is None else flow.name},
+        "promise": None if stance is None else stance.promise,
+        "when": None if gate is None else gate.mode.value,
+        "laters": 0 if gate is None else gate.laters,
+        "waits_for": [_neighbour(link, link.on, found) for link in waits_for[:_NEIGHBOURS]],
+        "waited_for_by": [_neighbour(link, link.run, found) for link in waited_for_by[:_NEIGHBOURS]],
+        "more": {
+            "waits_for": len(waits_for) > _NEIGHBOURS,
+            "waited_for_by": len(waited_for_by) > _NEIGHBOURS,
+        },
+    }
 
 
-def _why_nobody_has_it(backend: MantaBackend, run: RunRecord) -> str:
-    since = paused(backend).get(run.queue)
-    if since is not None:
-        return f"Queue {run.queue!r} is paused since {moment(since)}: `manta resume {run.queue}`."
-    if run.queue not in workers.claiming(workers.seen(backend)):
-        return f"No live worker claims from queue {run.queue!r}: start one."
-    return "It waits for a worker to claim it."
-
-
-def _who_has_it(backend: MantaBackend, run: RunRecord) -> str:
-    for worker in workers.seen(backend):
-        if worker.id == run.worker:
-            ago = duration(worker.seen_seconds_ago)
-            lost = ", declared lost: it will be recovered" if worker.lost else ""
-            return f"Worker {worker.id} has it ({worker.host}, process {worker.pid}, seen {ago} ago{lost})."
-    return f"Worker {run.worker!r} had it and is gone: a live worker recovers it."
+def _neighbour(link: around.Link, run_id: UUID, found: dict[UUID, around.Stance]) -> dict[str, Any]:
+    stance = found.get(run_id)
+    return {
+        "id": run_id,
+        "role": link.role.value,
+        "task": None if stance is None else stance.task,
+        "state": None if stance is None else stance.state.value,
+    }
 
 
 # -- for people ------------------------------------------------------------------------------------
 
 
-def _print(printer: Printer, run: RunRecord, why: str) -> None:
+def _print(printer: Printer, run: RunRecord, why: str, neighbours: dict[str, Any]) -> None:
+    flow = neighbours["workflow"]
     printer.facts(
         [
             ("run", run.id),
@@ -117,6 +121,13 @@ def _print(printer: Printer, run: RunRecord, why: str) -> None:
             ("why", why),
             ("progress", _progress(run.progress)),
             ("result", _value(run.result) if run.state is State.SUCCESSFUL else ""),
+            ("delegated to", decoded(run.delegate)),
+            ("promise", neighbours["promise"]),
+            ("workflow", "" if flow is None else f"{flow['name']} {flow['id']}".strip()),
+            ("when", neighbours["when"] if neighbours["waits_for"] else ""),
+            ("waits for" if run.state is State.WAITING else "waited for", _neighbours(neighbours, "waits_for")),
+            ("waited for by", _neighbours(neighbours, "waited_for_by")),
+            ("called again", f"{neighbours['laters']} times asked for" if neighbours["laters"] else ""),
             ("arguments", _arguments(run.arguments)),
             ("overrides", _value(run.overrides)),
             ("metadata", "" if run.metadata == "{}" else _value(run.metadata)),
@@ -157,6 +168,16 @@ def _print_attempt(printer: Printer, attempt: AttemptRecord) -> None:
             ("  output", tail(attempt.output, _TAIL_LINES)),
         ]
     )
+
+
+def _neighbours(neighbours: dict[str, Any], which: str) -> str:
+    lines = [
+        f"{each['id']} {each['state'] or 'gone'} {each['task'] or ''} ({each['role']})"
+        for each in neighbours[which][:_NAMED]
+    ]
+    if neighbours["more"][which] or len(neighbours[which]) > _NAMED:
+        lines.append("… and more: `manta graph` draws them")
+    return "\n".join(lines)
 
 
 def _value(stored: str | None) -> str:

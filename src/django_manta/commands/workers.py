@@ -20,6 +20,8 @@ class Seen:
     cluster: str
     runner: str
     queues: list[str]
+    #: How many executions it has under way at most.
+    slots: int
     started_at: datetime
     seen_seconds_ago: float
     #: Its lease is in force and fresh.
@@ -49,6 +51,7 @@ def _seen(worker: Worker, ago: float, lease: float) -> Seen:
         cluster=worker.cluster,
         runner=worker.runner,
         queues=list(worker.queues),
+        slots=worker.slots,
         started_at=worker.started_at,
         seen_seconds_ago=round(ago, 3),
         alive=worker.lost_at is None and ago <= lease,

@@ -12,7 +12,7 @@ from uuid import UUID
 from django.tasks.signals import task_finished
 
 from django_manta.ledger import Claimed, Ledger, Settleable
-from django_manta.result import from_record
+from django_manta.result import TaskResult, results_of
 from django_manta.signals import attempt_finished, run_settled
 from django_manta.states import ENDS, State
 
@@ -38,12 +38,15 @@ def settled(backend: Any, claim: Claimed, settlement: Settleable, state: State, 
 
 def ended(backend: Any, run_ids: Iterable[UUID], ledger: Ledger | None = None) -> None:
     """Runs ended and no executor knows of it."""
-    for record in _finished(backend, run_ids, ledger):
-        run_settled.send_robust(sender=type(backend), run_id=str(record.id), state=record.state)
+    run_ids = list(run_ids)
+    if not run_ids:
+        return
+    for result in _finished(backend, run_ids, ledger):
+        run_settled.send_robust(sender=type(backend), run_id=result.id, state=result.state)
 
 
-def _finished(backend: Any, run_ids: Iterable[UUID], ledger: Ledger | None) -> list[Any]:
-    records: list[Any] = (ledger or backend.ledger).fetch(run_ids)
-    for record in records:
-        task_finished.send_robust(sender=type(backend), task_result=from_record(record))
-    return records
+def _finished(backend: Any, run_ids: Iterable[UUID], ledger: Ledger | None) -> list[TaskResult]:
+    results = results_of(ledger or backend.ledger, run_ids)
+    for result in results:
+        task_finished.send_robust(sender=type(backend), task_result=result)
+    return results

@@ -28,7 +28,7 @@ from django_manta import payload, text
 from django_manta.context import TaskContext
 from django_manta.current import CurrentRun, Running
 from django_manta.exceptions import BadTaskSignature, LostLease, TaskNotFound, TaskTimeout, TooManyLaters
-from django_manta.execution import filling, middleware, policy, tending
+from django_manta.execution import announce, filling, middleware, policy, tending
 from django_manta.execution.admission import Admitted, admit, refuse
 from django_manta.execution.desk import LedgerDesk
 from django_manta.execution.limits import Limit, TimeLimit
@@ -246,9 +246,11 @@ class _Run:
         try:
             ledger = Ledger(DjangoSession(database))
             if not ledger.session.in_transaction():
-                queues = graph.arm(ledger, heralds).queues | graph.tell(ledger, heralds).queues
-                for queue in queues:
+                passed = graph.tell(ledger, heralds)
+                passed |= graph.arm(ledger, heralds)
+                for queue in passed.queues:
                     ring_after_commit(database, self.backend.config.cluster, queue)
+                announce.ended(self.backend, passed.ended, ledger)
         except DatabaseError:
             logger.warning("Could not tell who waits for run %s; the caretaker will.", self.claim.id, exc_info=True)
 
@@ -297,6 +299,7 @@ class _Run:
             return _failed(self.claim, self.executor, self.started, TooManyLaters(words))
         waits = later.after is not None
         delay = later.delay
+        message = text.storable(later.message, text.MESSAGE_LIMIT)
         return Settlement(
             run_id=self.claim.id,
             token=self.claim.token,
@@ -306,7 +309,9 @@ class _Run:
             after=later.after or (),
             at_once=not waits,
             duration=time.monotonic() - self.started,
-            reason=text.storable(later.message, text.MESSAGE_LIMIT),
+            reason=message,
+            # In the history, too: the next attempt has a reason of its own.
+            error_message=message,
             executor=self.executor,
         )
 

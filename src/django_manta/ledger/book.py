@@ -59,6 +59,8 @@ class _Batch:
     moved: dict[int, State] = field(default_factory=dict)
     heralds: list[UUID] = field(default_factory=list)
     waiting: list[UUID] = field(default_factory=list)
+    #: What cancelled runs had delegated to.
+    unwanted: set[UUID] = field(default_factory=set)
 
 
 class Ledger:
@@ -161,19 +163,25 @@ class Ledger:
         done.moved |= moved
         done.heralds += heralds
         done.waiting += [each.run_id for each in waiting]
+        for token, each in waits.items():
+            if moved.get(token) is State.CANCELLED:
+                done.unwanted |= {UUID(child) for child in graph.delegates_of(each.delegate)}
 
     def _spread(self, done: "_Batch") -> Settled:
         """
         Arm what waits from now on, and tell who waited. In a caller's transaction both have to wait for
         its commit; and what goes wrong here is settled all the same: the caretaker sees to the rest.
         """
-        if not (done.heralds or done.waiting):
+        if not (done.heralds or done.waiting or done.unwanted):
             return Settled(done.moved)
+        if done.unwanted:
+            self.cancel(done.unwanted, "What had delegated to it was cancelled.")
         if self.session.in_transaction():
             return Settled(done.moved, heralds=(*done.heralds, *done.waiting))
         try:
-            passed = graph.arm(self, done.waiting)
-            passed |= graph.tell(self, done.heralds)
+            # First who may go on, then who must wait: what asks to wait for the former does not wait for itself.
+            passed = graph.tell(self, done.heralds)
+            passed |= graph.arm(self, done.waiting)
         except DatabaseError:
             logger.warning("Could not tell who waits for what was settled; the caretaker will.", exc_info=True)
             return Settled(done.moved)
@@ -198,7 +206,7 @@ class Ledger:
 
     def expire(self, limit: int = 1_000) -> list[UUID]:
         """End what did not start in time, and what can never start because of that."""
-        return list(self._move("expire", {"limit": limit}))
+        return [run_id for run_id, state in self._move("expire", {"limit": limit}).items() if state in ENDS]
 
     def prune(
         self,
@@ -291,20 +299,26 @@ class Ledger:
                 self.session.run("forget_delegates", {"ids": self._listed(waiting)})
                 self.session.run("reset_gates", {"ids": self._listed(waiting)})
         reached |= self._ask_gates(reached)
-        if heralds and not self.session.in_transaction():
-            reached |= graph.tell(self, heralds).states
-        return reached
+        return reached | self._tell(heralds)
 
     def _ask_gates(self, reached: dict[UUID, State]) -> dict[UUID, State]:
         waiting = [run_id for run_id, state in reached.items() if state is State.WAITING]
+        if waiting and self.session.in_transaction():
+            # Arming locks what they wait for: until the caller commits, nobody could settle it.
+            self.session.run("unarm", {"ids": self._listed(waiting)})
+            return {}
         return graph.arm(self, waiting).states if waiting else {}
 
     def _move(self, verb: str, params: dict[str, Any]) -> dict[UUID, State]:
         """Runs that move to an end or from one, and whoever waits for them."""
         reached, heralds = self._move_only(verb, params)
-        if heralds and not self.session.in_transaction():
-            reached |= graph.tell(self, heralds).states
-        return reached
+        return reached | self._tell(heralds)
+
+    def _tell(self, heralds: list[UUID]) -> dict[UUID, State]:
+        """Who waited learns of it now, or, if the caller's transaction is open, from the caretaker."""
+        if not heralds or self.session.in_transaction():
+            return {}
+        return graph.tell(self, heralds).states
 
     def _move_only(self, verb: str, params: dict[str, Any]) -> tuple[dict[UUID, State], list[UUID]]:
         with self.session.step():
@@ -319,6 +333,11 @@ class Ledger:
         reached = self.session.rows(verb, {"ids": self._listed(ids), **params})
         return {self.dialect.read_id(run_id): State(state) for run_id, state in reached}
 
+    def name_promise(self, run_id: UUID, name: str) -> bool:
+        """Whether the promise bears the name now; an open one may bear it already."""
+        self.session.run("free_name", {"name": name})
+        return bool(self.session.rows("name_promise", {"id": run_id.hex, "name": name}))
+
     def settle_promise(
         self, run_id: UUID, task: str, state: State, result: str | None, signature: str, reason: str
     ) -> dict[UUID, State]:
@@ -331,10 +350,11 @@ class Ledger:
             "signature": signature,
             "reason": reason,
         }
-        reached = self._move("settle_promise", params)
-        if reached and self.dialect.name == "sqlite":
-            self.session.run("close_promises", {"ids": self._listed([run_id])})
-        return reached
+        with self.session.step():
+            reached, heralds = self._move_only("settle_promise", params)
+            if reached and self.dialect.name == "sqlite":
+                self.session.run("close_promises", {"ids": self._listed([run_id])})
+        return reached | self._tell(heralds)
 
     def pause(self, queue: str) -> None:
         """No worker claims from ``queue`` until it is resumed."""

@@ -76,6 +76,8 @@ class Passed:
     states: dict[UUID, State] = field(default_factory=dict)
     #: The queues in which something became ready.
     queues: set[str] = field(default_factory=set)
+    #: How many gates were armed, or heralds heard: nothing is left to do only when there were none.
+    seen: int = 0
 
     @property
     def ended(self) -> list[UUID]:
@@ -84,6 +86,7 @@ class Passed:
     def __ior__(self, other: "Passed") -> "Passed":
         self.states |= other.states
         self.queues |= other.queues
+        self.seen += other.seen
         return self
 
 
@@ -116,39 +119,74 @@ def wait(ledger: "Ledger", settlements: Sequence[Settleable]) -> None:
 # -- arming ------------------------------------------------------------------------------------------
 
 
-def arm(ledger: "Ledger", ids: Iterable[UUID]) -> Passed:
-    """Count what runs wait for, and let those pass that wait for nothing any more. Tells whoever waits for them."""
+def arm(ledger: "Ledger", ids: Iterable[UUID], *, new: bool = False) -> Passed:
+    """
+    Count what runs wait for, and let those pass that wait for nothing any more. Tells whoever waits for them.
+
+    Ends those that asked to wait for something that waits for them; ``new`` ones cannot have.
+    """
     passed = Passed()
     heralds: list[UUID] = []
     for batch in batched(ids, ARM_BATCH):
-        moved, told = _patiently(ledger, lambda batch=batch: _arm(ledger, batch))  # type: ignore[misc]
+        moved, told = _patiently(ledger, lambda batch=batch: _arm(ledger, batch, new))  # type: ignore[misc]
         passed |= moved
         heralds += told
     passed |= tell(ledger, heralds)
     return passed
 
 
-def _arm(ledger: "Ledger", ids: Sequence[UUID]) -> tuple[Passed, list[UUID]]:
+def _arm(ledger: "Ledger", ids: Sequence[UUID], new: bool) -> tuple[Passed, list[UUID]]:
     params = {"ids": _listed(ledger, ids)}
     with ledger.session.transaction():
         if ledger.dialect.name == "postgres":
             ledger.session.rows("arm_lock", params)
+        refused, heralds = (Passed(), []) if new else _refuse_circles(ledger, ids)
         ledger.session.run("arm_flag", params)
         ledger.session.run("arm_edges", params)
         ledger.session.rows("arm_gates", params)
-        return _let_pass(ledger, ids, reopening=True)
+        passed, told = _let_pass(ledger, ids, reopening=True)
+        passed |= refused
+        return passed, [*heralds, *told]
 
 
 def arm_leftovers(ledger: "Ledger", *, older_than: float = 0.0, limit: int = 1_000) -> Passed:
     """Arm what nobody armed after it was enqueued."""
     rows = ledger.session.rows("unarmed", {"seconds": older_than, "limit": limit})
-    return arm(ledger, [ledger.dialect.read_id(row[0]) for row in rows])
+    passed = arm(ledger, [ledger.dialect.read_id(row[0]) for row in rows])
+    passed.seen += len(rows)
+    return passed
 
 
-def in_circles(ledger: "Ledger", ids: Iterable[UUID]) -> set[UUID]:
-    """Those of the runs that would wait for themselves."""
+def in_circles(ledger: "Ledger", ids: Iterable[UUID]) -> list[tuple[UUID, UUID]]:
+    """Those of the runs that would wait for themselves, each with what it must not wait for."""
     rows = ledger.session.rows("reaches", {"ids": _listed(ledger, ids)})
-    return {ledger.dialect.read_id(row[0]) for row in rows}
+    return [(ledger.dialect.read_id(run_id), ledger.dialect.read_id(on_id)) for run_id, on_id in rows]
+
+
+def _refuse_circles(ledger: "Ledger", ids: Sequence[UUID]) -> tuple[Passed, list[UUID]]:
+    """
+    End runs that would wait for themselves. Of two that close a circle at the same time, whoever is counted last
+    sees both edges: they were committed before they are counted.
+    """
+    circles = in_circles(ledger, ids)
+    if not circles:
+        return Passed(), []
+    # Without the edges that closed it: an operator's retry calls the run again, and it may decide otherwise.
+    edges = [{"run_id": run_id.hex, "on_id": on_id.hex} for run_id, on_id in circles]
+    ledger.session.run("unlink", {"edges": dumps(edges)})
+    reasons = {run_id: _circle(run_id, on_id) for run_id, on_id in circles}
+    refused = [{"run_id": run_id.hex, "reason": reason} for run_id, reason in reasons.items()]
+    moved = ledger.session.rows("refuse", {"refused": dumps(refused)})
+    heralds = [ledger.dialect.read_id(run_id) for run_id, _, is_herald in moved if is_herald]
+    if heralds and ledger.dialect.name == "sqlite":
+        ledger.session.run("add_heralds", {"ids": _listed(ledger, heralds)})
+    return Passed({ledger.dialect.read_id(run_id): State(state) for run_id, state, _ in moved}), heralds
+
+
+def _circle(run_id: UUID, on_id: UUID) -> str:
+    if run_id == on_id:
+        return "It asked to wait for itself."
+    return f"It asked to wait for run {on_id}, which waits for it: neither could ever go on."
 
 
 # -- telling -----------------------------------------------------------------------------------------
@@ -221,7 +259,9 @@ def _deltas(news: Sequence[tuple[Any, ...]]) -> list[dict[str, Any]]:
 def tell_leftovers(ledger: "Ledger", limit: int = 100) -> Passed:
     """Tell the dependents of whom nobody told so far."""
     rows = ledger.session.rows("heralds", {"limit": limit})
-    return tell(ledger, [ledger.dialect.read_id(row[0]) for row in rows])
+    passed = tell(ledger, [ledger.dialect.read_id(row[0]) for row in rows])
+    passed.seen += len(rows)
+    return passed
 
 
 # -- passing -----------------------------------------------------------------------------------------
@@ -256,8 +296,8 @@ def _pass_sqlite(ledger: "Ledger", params: dict[str, object]) -> list[Any]:
         return []
     rows = [{"id": row[0], "next_state": row[2], "delegates": bool(row[5])} for row in moving]
     ledger.session.run("pass_gates", {"judged": dumps(rows)})
-    ready = [row[0] for row in moving if row[2] == State.READY]
-    ledger.session.run("consume_gates", {"ids": dumps(ready)})
+    called = [row[0] for row in moving if row[1] == State.WAITING and row[2] in (State.READY, State.SCHEDULED)]
+    ledger.session.run("consume_gates", {"ids": dumps(called)})
     heralds = {row[0] for row in moving if row[4] and (row[1] in ENDS or row[2] in ENDS)}
     ledger.session.run("add_heralds", {"ids": dumps(sorted(heralds))})
     return [(row[0], row[2], row[3], row[0] in heralds) for row in moving]

@@ -42,7 +42,7 @@ class Migration(migrations.Migration):
             name='Dependency',
             fields=[
                 ('id', models.BigAutoField(primary_key=True, serialize=False, verbose_name='id')),
-                ('role', models.TextField(choices=[('value', 'value'), ('after', 'after')], verbose_name='role')),
+                ('role', models.TextField(choices=[('value', 'value'), ('after', 'after'), ('delegate', 'delegate')], verbose_name='role')),
                 ('told', models.BooleanField(db_default=False, help_text='The gate has counted that it ended.', verbose_name='told')),
                 ('met', models.BooleanField(db_default=False, help_text='The gate has counted that it succeeded.', verbose_name='met')),
                 ('on', models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.DO_NOTHING, related_name='dependencies', to='manta.run', verbose_name='on')),

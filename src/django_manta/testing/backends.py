@@ -12,6 +12,7 @@ from typing import Any
 
 from django.tasks.backends import dummy, immediate
 from django.tasks.backends.base import BaseTaskBackend
+from django.tasks.exceptions import InvalidTask
 from django.utils import timezone
 
 from django_manta import conf, options, payload
@@ -43,7 +44,12 @@ class _Twin(BaseTaskBackend):
     def _new_result(self, task: AnyTask, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult:
         self.validate_task(task)
         effective = options.effective(task, self.config)
-        kept_args, kept_kwargs = payload.encode_arguments(args, kwargs)[:2]
+        kept_args, kept_kwargs, _, references, _ = payload.encode_arguments(args, kwargs)
+        if isinstance(self, immediate.ImmediateBackend) and (references is not None or effective.after):
+            raise InvalidTask(
+                f"{task.module_path} waits for other runs, and {type(self).__name__} keeps none: give it the values, "
+                "or test with MantaBackend and run_all()."
+            )
         return TaskResult(
             task=unchecked_replace(task, run_after=_moment(task.run_after)),
             id=str(new_run_id()),

@@ -95,7 +95,7 @@ class Caretaker(threading.Thread):
             recover(self.backend, ledger)
         if self._expire.is_set():
             self._expire.clear()
-            announce.ended(self.backend, ledger.expire(BATCH), ledger)
+            expire(self.backend, ledger)
         if self._tell.is_set():
             self._tell.clear()
             spread_the_word(self.backend, ledger, self._stop)
@@ -145,19 +145,29 @@ def recover(backend: Any, ledger: Ledger) -> int:
             )
             if state in ENDS:
                 ended.append(orphan.id)
-        announce.ended(backend, ended, ledger)
+        announce.ended(backend, [*ended, *settled.ended], ledger)
+        if settled.ready:
+            house.ring(ledger, house.channel_of(backend.config.cluster), "?")
         if not settled.moved:
             # All of them are held by somebody, or were settled meanwhile: look again later.
             return count
+
+
+def expire(backend: Any, ledger: Ledger) -> None:
+    """End what did not start in time. Whoever waited just for its end may be ready now."""
+    ended = ledger.expire(BATCH)
+    if ended:
+        announce.ended(backend, ended, ledger)
+        house.ring(ledger, house.channel_of(backend.config.cluster), "?")
 
 
 def spread_the_word(backend: Any, ledger: Ledger, stop: threading.Event | None = None) -> int:
     """Arm what nobody armed, tell whom nobody told, transaction after transaction. How many runs moved."""
     moved = 0
     while stop is None or not stop.is_set():
-        passed = graph.arm_leftovers(ledger, older_than=1.0)
-        passed |= graph.tell_leftovers(ledger)
-        if not passed.states:
+        passed = graph.tell_leftovers(ledger)
+        passed |= graph.arm_leftovers(ledger, older_than=1.0)
+        if not passed.seen:
             return moved
         moved += len(passed.states)
         if passed.queues:

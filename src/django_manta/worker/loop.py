@@ -251,6 +251,8 @@ class Worker:
         self._hear_the_bell(now)
         pool_due = self.pool.tend(now)
         dispatch_due = self.dispatcher.tend(now)
+        # What is here already does not wait for the database.
+        self.dispatcher.dispatch()
         if now >= self._retry_at:
             try:
                 self._talk_to_database(now)

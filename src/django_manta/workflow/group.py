@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
@@ -94,10 +94,14 @@ def gather(*results: "TaskResult[Any, Any] | Iterable[TaskResult[Any, Any]]") ->
     return group
 
 
-def value_of[T](result: "TaskResult[Any, T]") -> T:
+@overload
+def value_of[T](result: Group[T]) -> list[T]: ...
+@overload
+def value_of[T](result: "TaskResult[Any, T]") -> T: ...
+def value_of(result: Any) -> Any:
     """
     ``result`` itself, with the type of its value: for type checkers, where a result is given as an argument.
 
         report.enqueue(value_of(extract.enqueue("2026-11-15")))
     """
-    return result  # type: ignore[return-value]
+    return result

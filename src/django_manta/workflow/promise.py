@@ -13,15 +13,12 @@ from uuid import UUID
 from django.db import transaction
 from django.tasks import DEFAULT_TASK_BACKEND_ALIAS, task_backends
 from django.tasks.exceptions import TaskResultDoesNotExist
-from django.tasks.signals import task_finished
 
 from django_manta import payload, text
 from django_manta.exceptions import PromiseExists
 from django_manta.ids import parse_run_id
-from django_manta.ledger import DjangoSession, Ledger
-from django_manta.result import TaskResult, get_result
-from django_manta.ringing import ring_after_commit
-from django_manta.signals import run_settled
+from django_manta.ledger import Ledger
+from django_manta.result import TaskResult, get_result, spread_the_word
 from django_manta.states import ENDS, State
 from django_manta.task import find
 
@@ -54,13 +51,12 @@ def promise(
     with transaction.atomic(using=manta.database):
         result: TaskResult = manta.promise(task.using(**given))
         if name:
-            _name(Ledger(DjangoSession(manta.database)), result, name)
+            _name(manta.ledger, result, name)
     return result
 
 
 def _name(ledger: Ledger, result: TaskResult, name: str) -> None:
-    ledger.session.run("free_name", {"name": name})
-    if not ledger.session.rows("name_promise", {"id": UUID(result.id).hex, "name": name}):
+    if not ledger.name_promise(UUID(result.id), name):
         raise PromiseExists(f"There is an open promise named {name!r}. Settle it, or give this one another name.")
 
 
@@ -74,6 +70,9 @@ def get_promise(name_or_id: str | UUID, *, backend: str = DEFAULT_TASK_BACKEND_A
     if run_id is None:
         raise TaskResultDoesNotExist(f"There is no open promise named {name_or_id!r}.")
     result = get_result(run_id, using=manta.database)
+    if found is not None and result.state in ENDS:
+        # It expired, or was cancelled: the name waits for its next bearer.
+        raise TaskResultDoesNotExist(f"There is no open promise named {name_or_id!r}: the last one is {result.state}.")
     if result.task.module_path != TASK:
         raise TaskResultDoesNotExist(f"Run {name_or_id} is not a promise.")
     return result
@@ -104,12 +103,5 @@ def _settle(
     result.refresh()
     if UUID(result.id) not in reached:
         raise ValueError(f"Promise {result.id} is {result.state}: it can be settled only once.")
-    ring_after_commit(manta.database, manta.config.cluster, result.task.queue_name)
-
-    def announce() -> None:
-        task_finished.send_robust(sender=type(manta), task_result=result)
-        run_settled.send_robust(sender=type(manta), run_id=result.id, state=result.state)
-
-    if result.state in ENDS:
-        transaction.on_commit(announce, using=manta.database, robust=True)
+    spread_the_word(manta.database, manta.config.cluster, reached, [result], result.task.queue_name)
     return result

@@ -16,11 +16,20 @@ from django_manta.states import Role, When
 logger = logging.getLogger("django_manta")
 
 
+def gated(calls: Sequence[Call], runs: Sequence[NewRun]) -> list[UUID]:
+    """The runs that need a gate: those that wait, and those that say how they will, if they ask to with Later."""
+    return [run.id for call, run in zip(calls, runs, strict=True) if run.waits or _says_when(call)]
+
+
+def _says_when(call: Call) -> bool:
+    return getattr(call.task, "when", options.NOT_GIVEN) is not options.NOT_GIVEN
+
+
 def add(ledger: Ledger, calls: Sequence[Call], runs: Sequence[NewRun], encoded: Sequence[Arguments]) -> None:
-    """The gates and edges of those of ``runs`` that wait, in the caller's transaction."""
+    """The gates and edges of those of ``runs`` that need them, in the caller's transaction."""
     gates, edges = [], []
     for call, run, arguments in zip(calls, runs, encoded, strict=True):
-        if not run.waits:
+        if not (run.waits or _says_when(call)):
             continue
         given = options.given(call.task)
         gates.append(graph.NewGate(run.id, given.get("when", When.ALL_SUCCESSFUL)))
@@ -38,7 +47,7 @@ def arm_after_commit(database: str, cluster: str, ids: Sequence[UUID]) -> None:
 
     def arm() -> None:
         ledger = Ledger(DjangoSession(database))
-        passed = graph.arm(ledger, ids)
+        passed = graph.arm(ledger, ids, new=True)
         for queue in passed.queues:
             ring_after_commit(database, cluster, queue)
         graph.bring_forward(ledger, ids)

@@ -91,13 +91,12 @@ def _drain(
     on_settled: Callable[[Claimed, Settlement], None] | None,
 ) -> Drained:
     drained = Drained()
-    while max_runs is None or drained.runs < max_runs:
+    while True:
         announce.ended(backend, ledger.expire())
         # Here nobody waits for a commit: inside a TestCase there will be none.
-        passed = graph.arm_leftovers(ledger)
-        while (told := graph.tell_leftovers(ledger)).states:
-            passed |= told
-        announce.ended(backend, passed.ended)
+        announce.ended(backend, _spread_the_word(ledger).ended)
+        if max_runs is not None and drained.runs >= max_runs:
+            break
         ledger.promote(ahead=_EVER if include_scheduled else timedelta(0))
         room = BATCH if max_runs is None else min(BATCH, max_runs - drained.runs)
         ledger.beat(worker)
@@ -106,6 +105,17 @@ def _drain(
             break
         _execute(backend, ledger, claims, drained, on_settled)
     return drained
+
+
+def _spread_the_word(ledger: Ledger) -> graph.Passed:
+    passed = graph.Passed()
+    while True:
+        # First who may go on, then who must wait: what asks to wait for the former does not wait for itself.
+        step = graph.tell_leftovers(ledger)
+        step |= graph.arm_leftovers(ledger)
+        if not step.seen:
+            return passed
+        passed |= step
 
 
 def _execute(
@@ -128,7 +138,7 @@ def _execute(
             settlement = execution.settlement
             state = None
             if settlement is not None:
-                state = settlement.next_state if execution.settled else _settle(ledger, settlement, claim)
+                state = settlement.next_state if execution.settled else _settle(backend, ledger, settlement, claim)
             del unsettled[claim.token]
             current = None
             if settlement is None or state is None:
@@ -154,11 +164,12 @@ def _drop_unusable(database: str) -> None:
         connection.close()
 
 
-def _settle(ledger: Ledger, settlement: Settlement, claim: Claimed) -> State | None:
+def _settle(backend: Any, ledger: Ledger, settlement: Settlement, claim: Claimed) -> State | None:
     """The state the run reached, or None when it was no longer ours to settle."""
     while True:
         settled = ledger.settle([settlement], claim.worker)
         if not settled.busy:
+            announce.ended(backend, settled.ended)
             return settled.moved.get(claim.token)
         time.sleep(_BUSY_PAUSE_SECONDS)
 

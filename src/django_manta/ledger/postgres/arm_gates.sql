@@ -22,7 +22,8 @@ SET
     bad_values = counted.bad_values,
     pending_after = counted.pending_after,
     met_after = counted.met_after,
-    bad_after = counted.bad_after
+    bad_after = counted.bad_after,
+    consumed = LEAST(gate.consumed, counted.met_after + counted.bad_after)
 FROM counted
 WHERE gate.run_id = counted.run_id
 RETURNING gate.run_id

@@ -3,6 +3,8 @@ WITH chosen AS (
     SELECT id
     FROM manta_run
     WHERE id = ANY(%(ids)s::uuid[]) AND state IN ('SCHEDULED', 'WAITING', 'READY')
+        -- What has delegated will not be called again: there is nothing to keep back.
+        AND delegate IS NULL
     -- In one order everywhere, so that two batches cannot wait for each other in a circle.
     ORDER BY id
     FOR NO KEY UPDATE

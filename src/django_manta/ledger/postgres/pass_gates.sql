@@ -44,8 +44,15 @@ WITH judged AS MATERIALIZED (
             AND (
                 run.delegate IS NOT NULL
                 OR gate.pending_after = 0
-                OR (gate.mode = 'any_successful' AND gate.met_after > gate.consumed)
-                OR (gate.mode = 'any_finished' AND gate.met_after + gate.bad_after > gate.consumed)
+                -- What has not been called yet for what made it ready stays ready as long as any of it stands.
+                OR (
+                    gate.mode = 'any_successful'
+                    AND gate.met_after > CASE WHEN run.state = 'WAITING' THEN gate.consumed ELSE 0 END
+                )
+                OR (
+                    gate.mode = 'any_finished'
+                    AND gate.met_after + gate.bad_after > CASE WHEN run.state = 'WAITING' THEN gate.consumed ELSE 0 END
+                )
                 OR gate.passed
             ) AS ready
         FROM manta_gate AS gate
@@ -58,7 +65,7 @@ WITH judged AS MATERIALIZED (
                 OR (
                     %(reopening)s::boolean
                     AND (
-                        run.state IN ('READY', 'UPSTREAM_FAILED')
+                        run.state IN ('READY', 'SCHEDULED', 'UPSTREAM_FAILED')
                         OR (run.delegate IS NOT NULL AND run.state IN ('FAILED', 'CANCELLED', 'LOST', 'EXPIRED', 'QUARANTINED', 'UPSTREAM_FAILED'))
                     )
                 )
@@ -75,19 +82,27 @@ consumed AS (
         ELSE gate.met_after + gate.bad_after
     END
     FROM judged
-    WHERE gate.run_id = judged.id AND judged.next_state = 'READY'
+    WHERE gate.run_id = judged.id AND judged.next_state IN ('READY', 'SCHEDULED') AND judged.state = 'WAITING'
 ),
 moved AS (
     UPDATE manta_run AS run
     SET
         state = judged.next_state,
-        due_at = CASE WHEN judged.next_state IN ('SCHEDULED', 'WAITING') THEN run.due_at END,
+        due_at = CASE
+            -- What is reopened before it ever started waits for its date again.
+            WHEN judged.next_state = 'WAITING' AND judged.state = 'UPSTREAM_FAILED' AND run.attempts = 0 AND run.run_after > statement_timestamp()
+                THEN run.run_after
+            WHEN judged.next_state IN ('SCHEDULED', 'WAITING') THEN run.due_at
+        END,
         finished_at = CASE WHEN judged.next_state IN ('SUCCESSFUL', 'FAILED', 'CANCELLED', 'LOST', 'EXPIRED', 'QUARANTINED', 'UPSTREAM_FAILED') THEN statement_timestamp() END,
         reason = CASE
             WHEN judged.next_state IN ('FAILED', 'CANCELLED', 'LOST', 'EXPIRED', 'QUARANTINED', 'UPSTREAM_FAILED') AND judged.delegate IS NOT NULL
                 THEN 'What it delegated to ended ' || judged.next_state || '.'
             WHEN judged.next_state = 'UPSTREAM_FAILED' THEN 'A run that it waits for ended badly.'
-            WHEN judged.next_state = 'WAITING' THEN run.reason
+            WHEN judged.next_state = 'WAITING' AND judged.delegate IS NOT NULL THEN 'It waits for what it delegated to.'
+            -- What it said when it asked to be called again is still true.
+            WHEN judged.state IN ('WAITING', 'READY', 'SCHEDULED') AND judged.next_state IN ('WAITING', 'READY', 'SCHEDULED')
+                THEN run.reason
             ELSE ''
         END
     FROM judged

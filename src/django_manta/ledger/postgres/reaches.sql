@@ -1,18 +1,29 @@
--- Those of the runs that wait, directly or not, for themselves.
-WITH RECURSIVE upstream (origin, id) AS (
+-- Which of the runs wait, directly or not, for themselves, and by way of which edges of theirs. A run that was never
+-- called has no edges but those that it was made with, which nobody that it waits for can have known.
+WITH RECURSIVE upstream (origin, via, id) AS (
     SELECT
         edge.run_id,
+        edge.on_id,
         edge.on_id
     FROM manta_dependency AS edge
-    WHERE edge.run_id = ANY(%(ids)s::uuid[])
+    JOIN manta_run AS origin ON origin.id = edge.run_id
+    WHERE edge.run_id = ANY(%(ids)s::uuid[]) AND origin.attempts > 0
     UNION
     SELECT
         upstream.origin,
+        upstream.via,
         edge.on_id
     FROM upstream
-    JOIN manta_run AS run ON run.id = upstream.id AND run.finished_at IS NULL
-    JOIN manta_dependency AS edge ON edge.run_id = upstream.id
+    -- What is running, or may at once, does not wait.
+    JOIN manta_run AS run ON run.id = upstream.id AND run.state IN ('WAITING', 'HELD')
+    JOIN manta_dependency AS edge ON edge.run_id = upstream.id AND NOT edge.told
+    WHERE upstream.id <> upstream.origin
 )
-SELECT DISTINCT origin
+SELECT DISTINCT
+    origin,
+    via
 FROM upstream
 WHERE origin = id
+ORDER BY
+    origin,
+    via

@@ -25,7 +25,13 @@ SET
     bad_values = gate.bad_values + news.bad_values,
     pending_after = gate.pending_after + news.pending_after,
     met_after = gate.met_after + news.met_after,
-    bad_after = gate.bad_after + news.bad_after
+    bad_after = gate.bad_after + news.bad_after,
+    -- What was reopened may be met, or end, anew: it counts again then.
+    consumed = CASE
+        WHEN gate.mode = 'any_finished'
+            THEN LEAST(gate.consumed, gate.met_after + gate.bad_after + news.met_after + news.bad_after)
+        ELSE gate.consumed
+    END
 FROM locked
 JOIN news ON news.run_id = locked.run_id
 WHERE gate.run_id = locked.run_id

@@ -90,7 +90,11 @@ SELECT
 FROM manta_run AS run
 WHERE
     -- What delegated has no success of its own, and a promise is kept by nobody's attempt.
-    (run.state = 'SUCCESSFUL' AND run.delegate IS NULL AND run.attempts > 0) <> (
+    (
+        run.state = 'SUCCESSFUL'
+        AND run.delegate IS NULL
+        AND run.task <> 'django_manta.workflow.kept.kept_from_outside'
+    ) <> (
         EXISTS (
             SELECT 1 FROM manta_attempt AS attempt
             WHERE attempt.run_id = run.id AND attempt.outcome = 'SUCCESSFUL'
@@ -147,6 +151,7 @@ SELECT
     gate.run_id,
     'its gate does not count what its edges say'
 FROM manta_gate AS gate
+JOIN manta_run AS run ON run.id = gate.run_id
 LEFT JOIN (
     SELECT
         edge.run_id,
@@ -160,6 +165,8 @@ LEFT JOIN (
 ) AS tally ON tally.run_id = gate.run_id
 WHERE
     gate.armed
+    -- Retention removes preconditions of what is over, and their edges with them.
+    AND (run.finished_at IS NULL OR run.state = 'UPSTREAM_FAILED')
     AND (
         gate.pending_values <> COALESCE(tally.pending_values, 0)
         OR gate.bad_values <> COALESCE(tally.bad_values, 0)

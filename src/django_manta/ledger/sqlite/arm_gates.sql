@@ -6,7 +6,8 @@ SET
     bad_values = COALESCE(counted.bad_values, 0),
     pending_after = COALESCE(counted.pending_after, 0),
     met_after = COALESCE(counted.met_after, 0),
-    bad_after = COALESCE(counted.bad_after, 0)
+    bad_after = COALESCE(counted.bad_after, 0),
+    consumed = MIN(consumed, COALESCE(counted.met_after, 0) + COALESCE(counted.bad_after, 0))
 FROM (
     SELECT
         listed.value AS run_id,

@@ -49,8 +49,15 @@ FROM (
             AND (
                 run.delegate IS NOT NULL
                 OR gate.pending_after = 0
-                OR (gate.mode = 'any_successful' AND gate.met_after > gate.consumed)
-                OR (gate.mode = 'any_finished' AND gate.met_after + gate.bad_after > gate.consumed)
+                -- What has not been called yet for what made it ready stays ready as long as any of it stands.
+                OR (
+                    gate.mode = 'any_successful'
+                    AND gate.met_after > CASE WHEN run.state = 'WAITING' THEN gate.consumed ELSE 0 END
+                )
+                OR (
+                    gate.mode = 'any_finished'
+                    AND gate.met_after + gate.bad_after > CASE WHEN run.state = 'WAITING' THEN gate.consumed ELSE 0 END
+                )
                 OR gate.passed
             ) AS ready
     FROM manta_gate AS gate
@@ -63,7 +70,7 @@ FROM (
             OR (
                 %(reopening)s
                 AND (
-                    run.state IN ('READY', 'UPSTREAM_FAILED')
+                    run.state IN ('READY', 'SCHEDULED', 'UPSTREAM_FAILED')
                     OR (run.delegate IS NOT NULL AND run.state IN ('FAILED', 'CANCELLED', 'LOST', 'EXPIRED', 'QUARANTINED', 'UPSTREAM_FAILED'))
                 )
             )

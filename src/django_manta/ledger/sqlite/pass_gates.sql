@@ -2,13 +2,21 @@
 UPDATE manta_run
 SET
     state = judged.next_state,
-    due_at = CASE WHEN judged.next_state IN ('SCHEDULED', 'WAITING') THEN due_at END,
+    due_at = CASE
+        -- What is reopened before it ever started waits for its date again.
+        WHEN judged.next_state = 'WAITING' AND state = 'UPSTREAM_FAILED' AND attempts = 0 AND run_after > strftime('%%Y-%%m-%%d %%H:%%M:%%f000', 'now')
+            THEN run_after
+        WHEN judged.next_state IN ('SCHEDULED', 'WAITING') THEN due_at
+    END,
     finished_at = CASE WHEN judged.next_state IN ('SUCCESSFUL', 'FAILED', 'CANCELLED', 'LOST', 'EXPIRED', 'QUARANTINED', 'UPSTREAM_FAILED') THEN strftime('%%Y-%%m-%%d %%H:%%M:%%f000', 'now') END,
     reason = CASE
         WHEN judged.next_state IN ('FAILED', 'CANCELLED', 'LOST', 'EXPIRED', 'QUARANTINED', 'UPSTREAM_FAILED') AND judged.delegates
             THEN 'What it delegated to ended ' || judged.next_state || '.'
         WHEN judged.next_state = 'UPSTREAM_FAILED' THEN 'A run that it waits for ended badly.'
-        WHEN judged.next_state = 'WAITING' THEN reason
+        WHEN judged.next_state = 'WAITING' AND judged.delegates THEN 'It waits for what it delegated to.'
+        -- What it said when it asked to be called again is still true.
+        WHEN state IN ('WAITING', 'READY', 'SCHEDULED') AND judged.next_state IN ('WAITING', 'READY', 'SCHEDULED')
+            THEN reason
         ELSE ''
     END
 FROM (

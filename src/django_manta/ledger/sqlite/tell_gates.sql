@@ -5,7 +5,13 @@ SET
     bad_values = manta_gate.bad_values + news.bad_values,
     pending_after = manta_gate.pending_after + news.pending_after,
     met_after = manta_gate.met_after + news.met_after,
-    bad_after = manta_gate.bad_after + news.bad_after
+    bad_after = manta_gate.bad_after + news.bad_after,
+    -- What was reopened may be met, or end, anew: it counts again then.
+    consumed = CASE
+        WHEN manta_gate.mode = 'any_finished'
+            THEN MIN(manta_gate.consumed, manta_gate.met_after + manta_gate.bad_after + news.met_after + news.bad_after)
+        ELSE manta_gate.consumed
+    END
 FROM (
     SELECT
         json_extract(told.value, '$.run_id') AS run_id,
