@@ -108,8 +108,13 @@ def end(token: int, settlement: Settlement | None, *, settled: bool) -> tuple[by
     if settlement.outcome is not Outcome.SUCCESSFUL:
         settlement.peak_memory = peak
     row = written(settlement)
-    told = (token, settled, peak, row.outcome.value, row.next_state.value, row.duration, row.told, row.text)
-    return frame(Kind.ENDED, told), row
+    return ended(row, settled=settled, peak_memory=peak), row
+
+
+def ended(row: Written, *, settled: bool, peak_memory: int = 0) -> bytes:
+    """The frame of an outcome that is written down."""
+    told = (row.token, settled, peak_memory or _peak, row.outcome.value, row.next_state.value)
+    return frame(Kind.ENDED, (*told, row.duration, row.told, row.text))
 
 
 class Inbox:
