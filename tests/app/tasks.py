@@ -448,3 +448,50 @@ def fail_unprintably() -> None:
 def tell_nonsense(context: TaskContext) -> str:
     context.progress(float("nan"))
     return "never"
+
+
+@task
+def fork_and_exit(seconds: float) -> None:
+    """Leaves a process behind that holds whatever it inherited."""
+    if os.fork() == 0:
+        time.sleep(seconds)
+        os._exit(0)
+    os._exit(3)
+
+
+@task
+def fork_a_beater() -> None:
+    connections.close_all()
+    if os.fork() == 0:
+        while True:
+            Ledgerline.objects.create(label="beat")
+            time.sleep(0.05)
+
+
+@task
+def close_everything() -> None:
+    os.closerange(3, 256)
+
+
+@task
+async def stop_the_loop() -> None:
+    asyncio.get_running_loop().stop()
+    await asyncio.sleep(0.1)
+
+
+@task
+def begin_by_hand() -> None:
+    with connections["default"].cursor() as cursor:
+        cursor.execute("BEGIN")
+
+
+@task
+def repeat(word: str, times: int) -> str:
+    return word * times
+
+
+@task(timeout=1, max_attempts=1)
+async def block_or_sleep(block: bool) -> None:
+    if block:
+        time.sleep(10)
+    await asyncio.sleep(0.2)

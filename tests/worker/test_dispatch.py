@@ -44,6 +44,10 @@ class Children:
     def async_child(self) -> Child | None:
         return self.async_one
 
+    @property
+    def has_async_child(self) -> bool:
+        return self.async_one is not None
+
     def left(self, child: Child) -> int | None:
         return self.runs_left
 
@@ -290,13 +294,14 @@ def test_plain_runs_that_take_long_do_not_keep_coroutines_waiting(pool: Children
 def test_coroutines_that_take_long_do_not_keep_plain_runs_waiting(pool: Children, dispatcher: Dispatcher) -> None:
     give(dispatcher, *(flight("fetch", concurrent=True, queue="io") for _ in range(12)))
     assert held(pool) == [0, 0, 10]
-    assert dispatcher.appetite(QUEUES, NOW) == [Appetite(2, ["default"])]
+    # Also not those that stand behind them in a queue that held nothing but coroutines so far.
+    assert dispatcher.appetite(QUEUES, NOW) == [Appetite(2, QUEUES, not_tasks=("fetch",))]
 
 
 def test_where_both_are_mixed_coroutines_do_not_pile_up(pool: Children, dispatcher: Dispatcher) -> None:
     give(dispatcher, flight(queue="mixed"), *(flight("fetch", concurrent=True, queue="mixed") for _ in range(20)))
     assert held(pool) == [1, 0, 10]
-    assert dispatcher.appetite(["mixed", "default"], NOW) == [Appetite(1, ["default"])]
+    assert dispatcher.appetite(["mixed"], NOW) == [Appetite(1, ["mixed"], not_tasks=("fetch",))]
 
 
 def test_a_coroutine_waits_for_its_child_to_start() -> None:

@@ -65,7 +65,7 @@ class Admitted:
 
 def admit(claim: Claimed) -> Admitted:
     """Raise BadTaskSignature or TaskNotFound for what must not run."""
-    backend = _backend(claim.backend)
+    backend = backend_of(claim.backend)
     run_id = str(claim.id)
     if not backend.seal.run_is_genuine(
         claim.signature, run_id, claim.task, claim.arguments, claim.overrides, claim.references
@@ -100,7 +100,7 @@ def resolve(config: Config, path: str, queue: str, priority: int, backend: str, 
 
 
 @lru_cache(maxsize=64)
-def _backend(alias: str) -> Any:
+def backend_of(alias: str) -> Any:
     """The backend of an alias. Remembered: what Django does to find it costs more than to verify a run."""
     try:
         backend = task_backends[alias]
@@ -114,7 +114,7 @@ def _backend(alias: str) -> Any:
 @receiver(setting_changed)
 def _forget_backends(*, setting: str, **kwargs: Any) -> None:
     if setting == "TASKS":
-        _backend.cache_clear()
+        backend_of.cache_clear()
 
 
 def _running_result(admitted: Admitted) -> TaskResult:
@@ -165,7 +165,7 @@ def refuse(claim: Claimed, refusal: Exception, executor: str) -> Settlement:
 
 def _skew_seconds(alias: str) -> float:
     try:
-        skew: float = _backend(alias).config.skew_seconds
+        skew: float = backend_of(alias).config.skew_seconds
     except TaskNotFound:
         skew = SETTINGS["SKEW_SECONDS"].default
     return skew

@@ -86,7 +86,8 @@ def execute(
         execution = Execution(_failed(claim, executor, started, error))
     finally:
         left_open = tending.end(callers)
-    if left_open and execution.settlement is not None and not execution.settled:
+    succeeded = execution.settlement is not None and execution.settlement.outcome is Outcome.SUCCESSFUL
+    if left_open and succeeded and not execution.settled:
         # Whatever it wrote is gone with the transaction that it began and did not end.
         words = f"The task left a transaction open on {', '.join(sorted(left_open))}; what it wrote is lost."
         logger.error("Run %s: %s", claim.id, words)

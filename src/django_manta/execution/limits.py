@@ -35,10 +35,22 @@ class Limit:
 #: The limit that is armed in the main thread, if any.
 _armed: Limit | None = None
 
+#: An interrupt that came before the function was called: middleware or a receiver was busy.
+_early: tuple[Outcome, str] | None = None
+
+
+def forget() -> None:
+    """A new execution begins: what was meant for the last one is over."""
+    global _early
+    _early = None
+
 
 def interrupt(outcome: Outcome, reason: str) -> None:
     """Raise TaskCancelled inside the function that the main thread is executing, if it is at one."""
-    if _armed is not None and _armed.interrupted is None:
+    global _early
+    if _armed is None:
+        _early = outcome, reason
+    elif _armed.interrupted is None:
         _armed.interrupted = outcome, reason
         raise TaskCancelled(reason)
 
@@ -53,7 +65,7 @@ class TimeLimit:
         self._planted: AbstractContextManager[None] | None = None
 
     def __enter__(self) -> None:
-        global _armed
+        global _armed, _early
         if threading.current_thread() is not threading.main_thread():
             if self._limit.seconds is not None:
                 self._planted = _planted(self._limit, self._limit.seconds)
@@ -64,6 +76,13 @@ class TimeLimit:
             self._former = signal.signal(signal.SIGALRM, self._ring)
             signal.setitimer(signal.ITIMER_REAL, self._limit.seconds)
         _armed = self._limit
+        if _early is not None:
+            early, _early = _early, None
+            try:
+                interrupt(*early)
+            finally:
+                # An exception here keeps __exit__ from being called.
+                self.__exit__(None, None, None)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

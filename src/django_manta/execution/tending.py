@@ -46,6 +46,19 @@ def _opened() -> set[str]:
     return opened
 
 
+_IDLE, _OPEN, _BUSY = "idle", "open", "busy"
+
+
+def _status(connection: Any) -> str:
+    """Whether the driver is in a transaction, also one unknown to Django, or in the middle of a statement."""
+    driver = connection.connection
+    if connection.vendor == "sqlite":
+        return _OPEN if driver.in_transaction else _IDLE
+    # psycopg's TransactionStatus: IDLE 0, ACTIVE 1, INTRANS 2, INERROR 3, UNKNOWN 4 (the connection is gone).
+    status = int(driver.info.transaction_status) if connection.vendor == "postgresql" else 0
+    return _BUSY if status == 1 else _OPEN if status in (2, 3) else _IDLE
+
+
 def start_anew() -> None:
     """In a process that was just forked: whatever was open belongs to its parent."""
     _here.__dict__.clear()
@@ -69,7 +82,14 @@ def end(callers: frozenset[str]) -> set[str]:
         if alias in callers:
             continue
         connection: Any = connections[alias]
-        if connection.in_atomic_block:
+        if connection.connection is None:
+            continue
+        status = _status(connection)
+        if status is _BUSY:
+            # A statement was interrupted half way; whoever used the connection next would get its answer.
+            connection.close()
+            continue
+        if connection.in_atomic_block or status is _OPEN:
             left_open.add(alias)
             connection.close()
             # The wrapper still believes in its transaction; the next use makes a new one.

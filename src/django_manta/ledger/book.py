@@ -88,17 +88,32 @@ class Ledger:
 
     # -- the path of a run -----------------------------------------------------------------------
 
-    def claim(self, worker: str, queues: Sequence[str], limit: int, *, horizon: float | None = None) -> list[Claimed]:
+    def claim(
+        self,
+        worker: str,
+        queues: Sequence[str],
+        limit: int,
+        *,
+        horizon: float | None = None,
+        not_tasks: Sequence[str] = (),
+    ) -> list[Claimed]:
         """
         Take up to ``limit`` ready runs of ``queues`` for ``worker``, in one statement.
 
         The queues take turns, so that none starves another; within a queue it is priority, then
         deadline, then first come. With ``horizon``, only runs whose deadline is within so many
-        seconds. A second statement fetches history only for runs that have any.
+        seconds; with ``not_tasks``, none of these tasks. A second statement fetches history only for runs
+        that have any.
         """
         if not queues or limit < 1:
             return []
-        params = {"worker": worker, "queues": self.dialect.listing(queues), "limit": limit, "horizon": horizon}
+        params = {
+            "worker": worker,
+            "queues": self.dialect.listing(queues),
+            "limit": limit,
+            "horizon": horizon,
+            "not_tasks": self.dialect.listing(not_tasks),
+        }
         claims = [rows.claimed(self.dialect, row) for row in self.session.rows("claim", params)]
         tried = [claim.id for claim in claims if claim.attempts > 1]
         if tried:

@@ -254,10 +254,7 @@ class PostgresSession:
         with self._django_errors():
             if not seconds:
                 return list(self._arrived())
-            return [
-                notification.payload
-                for notification in self.connection.notifies(timeout=seconds, stop_after=1)
-            ]
+            return [notification.payload for notification in self.connection.notifies(timeout=seconds, stop_after=1)]
 
     def _arrived(self) -> Iterator[str]:
         # Through libpq: psycopg's own way waits, if only for no time, and that costs a third of a pickup.

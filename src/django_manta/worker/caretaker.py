@@ -14,9 +14,8 @@ from typing import Any
 
 from django.db import Error as DatabaseError
 
-from django_manta.exceptions import TaskNotFound
 from django_manta.execution import announce
-from django_manta.execution.admission import resolve
+from django_manta.execution.admission import backend_of, resolve
 from django_manta.ledger import Ledger, Orphan, graph, house, own_session
 from django_manta.options import OPTIONS
 from django_manta.states import ENDS, State
@@ -110,8 +109,10 @@ class Caretaker(threading.Thread):
 def max_losses_of(backend: Any, orphan: Orphan) -> int:
     """As the code says now, or as it was given to the run."""
     try:
-        resolved = resolve(backend.config, orphan.task, orphan.queue, 0, orphan.backend, orphan.overrides)
-    except TaskNotFound:
+        config = backend_of(orphan.backend).config
+        resolved = resolve(config, orphan.task, orphan.queue, 0, orphan.backend, orphan.overrides)
+    except Exception:
+        # The task is gone, or the row was altered: it must not keep the others from being recovered.
         allowed: int = OPTIONS["max_losses"].default
         return allowed
     return resolved.options.max_losses

@@ -67,6 +67,8 @@ class Appetite:
     limit: int
     queues: Sequence[str]
     horizon: float | None = None
+    #: Tasks that are not wanted: coroutines, when there is no slot for them.
+    not_tasks: Sequence[str] = ()
 
 
 @dataclass(slots=True)
@@ -97,12 +99,16 @@ class Dispatcher:
         self._horizons = [tier.horizon for tier in tiers for _ in range(tier.slots)]
         #: What queues have been seen to hold: coroutines, plain functions, or both.
         self._kinds: dict[str, set[bool]] = {}
+        #: The tasks that were seen to be coroutines.
+        self._coroutines: set[str] = set()
 
     def take_on(self, flights: Iterable[Flight]) -> None:
         """Claimed runs that are to be executed here."""
         suspects = False
         for flight in flights:
             self._kinds.setdefault(flight.claim.queue, set()).add(flight.concurrent)
+            if flight.concurrent:
+                self._coroutines.add(flight.claim.task)
             suspects = suspects or flight.claim.suspect
             self.backlog.append(flight)
         self.cautious = suspects
@@ -127,22 +133,24 @@ class Dispatcher:
         wanted = self._room(now)
         plain = wanted.pop(None, 0) - (len(self.backlog) - waiting)
         found = []
+        slots = self._async_slots(waiting)
         if plain > 0:
-            # Where coroutines pile up that nobody can start, more are not wanted.
-            full = waiting >= self.async_slots
-            others = [
-                queue
-                for queue in queues
-                if queue not in only_async and not (full and True in self._kinds.get(queue, ()))
-            ]
+            # Where no more coroutines can be started, only what stands among and behind them is wanted.
+            full = slots <= 0
+            others = [queue for queue in queues if full or queue not in only_async]
             if others:
-                found.append(Appetite(plain, others))
-        if only_async and (child := self.pool.async_child()) is not None:
-            slots = self.async_slots - waiting - len(child.held)
-            if slots > 0:
-                found.append(Appetite(slots, only_async))
+                found.append(Appetite(plain, others, not_tasks=tuple(sorted(self._coroutines)) if full else ()))
+        if only_async and slots > 0 and self.pool.async_child() is not None:
+            # Suspects among them are executed one by one, where plain functions are.
+            found.append(Appetite(min(slots, max(plain, 0)) if self.cautious else slots, only_async))
+            found = [want for want in found if want.limit > 0]
         found += [Appetite(count, queues, horizon) for horizon, count in wanted.items() if count > 0]
         return found
+
+    def _async_slots(self, waiting: int) -> int:
+        """How many more coroutines can be started; as many as ever until their child is there."""
+        held = sum(len(child.held) for child in self.pool.children.values() if child.slots)
+        return self.async_slots - waiting - held
 
     def _room(self, now: float) -> dict[float | None, int]:
         """How many runs the children for plain functions can take: with any deadline (None), and by horizon."""
@@ -307,10 +315,10 @@ class Dispatcher:
 
     def overdue(self, now: float) -> list[Flight]:
         """Runs that have waited here longer than they should: the executors of other workers may be free."""
-        if not self.backlog or now - self.backlog[0].waiting_since <= SLOW_SECONDS:
+        if not self.backlog:
             return []
         # The child for coroutines is started when the first one comes, which waits for it.
-        starting = self.pool.async_child() is None
+        starting = not self.pool.has_async_child
         overdue: list[Flight] = []
         kept: deque[Flight] = deque()
         for flight in self.backlog:

@@ -24,9 +24,8 @@ from django.tasks import DEFAULT_TASK_QUEUE_NAME, task_backends
 
 import django_manta
 from django_manta.conf import RUNNERS
-from django_manta.exceptions import TaskNotFound
 from django_manta.execution import announce
-from django_manta.execution.admission import resolve
+from django_manta.execution.admission import backend_of, resolve
 from django_manta.execution.runners.processes import Died, Flight, Pool, Recycle
 from django_manta.ledger import Claimed, Ledger, Settleable, Settlement, WorkerRecord, Written, house, own_session
 from django_manta.ledger.session import STATEMENT_TIMEOUT_SECONDS
@@ -39,7 +38,7 @@ from django_manta.worker.doorbell import UNKNOWN
 from django_manta.worker.events import tell
 from django_manta.worker.heart import Heart
 from django_manta.worker.obituaries import obituary
-from django_manta.worker.settling import Settler
+from django_manta.worker.settling import LOCKED_SECONDS, Settler
 from django_manta.worker.watch import Watch
 
 logger = logging.getLogger("django_manta")
@@ -357,9 +356,10 @@ class Worker:
         self._due_at = None
         if seen.next_due is not None and not self.stop_requested:
             if seen.next_due <= 0:
-                self._ledger.promote()
+                # If somebody holds the row, it is looked at again soon, not at once.
+                promoted = self._ledger.promote()
                 self._hungry = True
-                self._look_at = now
+                self._look_at = now if promoted else now + LOCKED_SECONDS
             else:
                 self._due_at = now + seen.next_due
         if seen.ready:
@@ -387,6 +387,7 @@ class Worker:
                 if flight.started_at is not None:
                     self.pool.interrupt(child, flight, Outcome.CANCELLED, "It was cancelled.")
                 else:
+                    flight.unwanted = True
                     self.pool.take_back(child)
                 return
         if flight in self.dispatcher.backlog:
@@ -407,7 +408,7 @@ class Worker:
             if limit < 1:
                 continue
             self._must_reconcile = True
-            claims = self._ledger.claim(self.id, want.queues, limit, horizon=want.horizon)
+            claims = self._ledger.claim(self.id, want.queues, limit, horizon=want.horizon, not_tasks=want.not_tasks)
             self._must_reconcile = False
             self._take_on(claims)
             if len(claims) >= limit:
@@ -428,10 +429,10 @@ class Worker:
     def _traits(self, claim: Claimed) -> tuple[float | None, bool]:
         """The timeout of a run, and whether it is a coroutine. The executor finds what is wrong with it."""
         try:
-            resolved = resolve(
-                self.backend.config, claim.task, claim.queue, claim.priority, claim.backend, claim.overrides
-            )
-        except TaskNotFound:
+            config = backend_of(claim.backend).config
+            resolved = resolve(config, claim.task, claim.queue, claim.priority, claim.backend, claim.overrides)
+        except Exception:
+            # A row that was altered, before its signature was looked at: the executor refuses it.
             return None, False
         return resolved.options.timeout, resolved.is_coroutine
 
@@ -476,10 +477,11 @@ class Worker:
 
     def _returned(self, flights: list[Flight]) -> None:
         """A child gave back what it had not started."""
-        if self.stop_requested:
-            self._give_back(flights)
-        else:
-            self.dispatcher.take_back(flights, time.monotonic())
+        unwanted = [flight for flight in flights if flight.unwanted or self.stop_requested]
+        self._give_back(unwanted)
+        if len(unwanted) < len(flights):
+            wanted = [flight for flight in flights if flight not in unwanted]
+            self.dispatcher.take_back(wanted, time.monotonic())
 
     def _give_back(self, flights: Sequence[Flight]) -> None:
         now = time.monotonic()
@@ -581,6 +583,9 @@ class Worker:
                 break
             except DatabaseError as error:
                 self._database_is_away(error)
+                if self.stop_requested:
+                    # There is nothing left that would have to be settled.
+                    return
                 time.sleep(RETRY_SECONDS)
         self._hungry = True
         self._must_reconcile = False

@@ -25,19 +25,16 @@ def obituary(flight: Flight, died: Died) -> Settlement:
         "peak_memory": died.peak_memory,
         "error_message": died.evidence,
     }
-    if died.killed and flight.doomed is not None and flight.kill_at is not None and now >= flight.kill_at:
-        return _condemned(flight, facts)
-    unexplained = died.code is None and not claim.suspect
+    overdue = [each for each in died.started if each.kill_at is not None and now >= each.kill_at]
+    if died.killed and flight.doomed is not None and flight in overdue:
+        # Where several time limits have passed at once, one of them may have kept the others from ending in time.
+        if flight.doomed[0] is not Outcome.TIMED_OUT or len(overdue) == 1:
+            return _condemned(flight, facts)
+        return _in_company(died, facts, suspect=True)
+    unexplained = (died.code is None or died.presumed) and not claim.suspect
     if died.killed or unexplained or len(died.started) > 1:
         # It died for another's sake, or nobody can say whose fault it was: uncharged, and alone next time.
-        company = "Its process died while it held other runs."
-        return Settlement(
-            outcome=Outcome.INTERRUPTED,
-            next_state=State.READY,
-            reason=company if len(died.started) > 1 else died.evidence,
-            suspect=not died.killed,
-            **facts,
-        )
+        return _in_company(died, facts, suspect=not died.killed)
     crashes = claim.crashes + 1
     quarantined = crashes >= CRASHES_TO_QUARANTINE
     return Settlement(
@@ -46,6 +43,17 @@ def obituary(flight: Flight, died: Died) -> Settlement:
         reason=f"It killed {crashes} processes. {died.evidence}" if quarantined else died.evidence,
         error_class=f"{TaskCrashed.__module__}.{TaskCrashed.__qualname__}",
         suspect=False,
+        **facts,
+    )
+
+
+def _in_company(died: Died, facts: dict[str, Any], *, suspect: bool) -> Settlement:
+    company = "Its process died while it held other runs."
+    return Settlement(
+        outcome=Outcome.INTERRUPTED,
+        next_state=State.READY,
+        reason=company if len(died.started) > 1 else died.evidence,
+        suspect=suspect,
         **facts,
     )
 

@@ -4,44 +4,47 @@ The child process of a worker: executes the orders it is sent.
 The main thread executes, one order after the other. "Ended k, with its outcome" and "started k+1"
 leave before k+1 begins, so that when this process dies the worker knows which run it was at. A
 second thread reads the socket: it takes orders, gives unstarted ones back, passes interrupts on to
-the main thread as a signal, and ends the process when the worker's end of the socket closes. Before
-that it settles what has ended here lately: a killed worker may have had no time to, and then it would
-be done once more.
+the main thread as a signal, and ends the process when the worker's end of the socket closes.
 """
 
-import contextlib
+import ctypes
 import logging
 import os
 import resource
 import signal
 import socket
+import sys
 import threading
 from collections import deque
 from typing import Any
 
-from django.tasks import task_backends
 from django.tasks.signals import log_task_finished, log_task_started, task_finished, task_started
 
 from django_manta.execution import executor, limits, tending
-from django_manta.execution.executor import execute
+from django_manta.execution.executor import Execution, execute
 from django_manta.execution.output import Recorder
 from django_manta.execution.runners import wire
 from django_manta.execution.runners.concurrent import Concurrent
+from django_manta.execution.runners.kept import Kept, settled_here
 from django_manta.execution.runners.wire import Inbox, Kind, frame
-from django_manta.ledger import Claimed, Ledger, Written, own_session
+from django_manta.ledger import Claimed
 from django_manta.states import Outcome
+
+_PR_SET_PDEATHSIG = 1
 
 #: How much is read from the socket at once.
 READ_BYTES = 256 * 1024
 
-#: How many of the last outcomes are kept in case the worker dies, and how large they may be.
-KEPT_OUTCOMES = 256
-KEPT_CHARACTERS = 64 * 1024
+#: So long after the worker has gone, or cannot be spoken to any more, the process ends whatever happens.
+LEAVE_SECONDS = 2.0
 
 
 def serve(request: dict[str, Any], descriptors: list[int]) -> int:
     """The life of a child. Its exit code."""
     worker = socket.socket(fileno=descriptors[0])
+    server = os.getppid()
+    # A process that a task forks must not hold our end of the channel, nor speak on it, nor outlive us.
+    os.register_at_fork(after_in_child=lambda: _disown(worker, server))
     recorder = Recorder(descriptors[1])
     recorder.install()
     _limit_memory(request.get("memory_limit"))
@@ -50,6 +53,12 @@ def serve(request: dict[str, Any], descriptors: list[int]) -> int:
     if request.get("slots"):
         return Concurrent(worker, recorder, request["slots"]).serve()
     return Child(worker, recorder).serve()
+
+
+def _disown(worker: socket.socket, server: int) -> None:
+    worker.close()
+    if os.getppid() != server and sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _limit_memory(limit: int | None) -> None:
@@ -87,11 +96,12 @@ class Child:
         self._current: int | None = None
         #: The token to interrupt, what that counts as, and why.
         self._interrupt: tuple[int, Outcome, str] | None = None
-        #: What ended lately: the worker has settled it, is about to, or died before it could.
-        self._kept: deque[tuple[Claimed, Written]] = deque(maxlen=KEPT_OUTCOMES)
+        self._kept = Kept()
 
     def serve(self) -> int:
         signal.signal(signal.SIGUSR1, self._raise_inside)
+        told_by = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
+        self._handlers = {number: signal.getsignal(number) for number in told_by}
         threading.Thread(target=self._read, name="manta-reader", daemon=True).start()
         self._send(frame(Kind.HELLO, os.getpid()))
         told = b""
@@ -100,11 +110,19 @@ class Child:
                 self._send(told)
                 told = b""
                 continue
-            self.recorder.begin()
+            self._put_right()
             started = frame(Kind.STARTED, claim.token)
             self._send(told + started)
             told = self._execute(claim)
         return 0
+
+    def _put_right(self) -> None:
+        """Begin each execution as the first one began, whatever the last one has changed."""
+        self.recorder.begin()
+        for number, handler in self._handlers.items():
+            if signal.getsignal(number) != handler:
+                signal.signal(number, handler)
+        limits.forget()
 
     def _next(self, *, wait: bool) -> Claimed | None:
         """The next order; None when there is none and nobody wants to wait, or it is time to leave."""
@@ -116,12 +134,9 @@ class Child:
 
     def _execute(self, claim: Claimed) -> bytes:
         execution = execute(claim, executor=self.executor, output=self.recorder.tail)
-        told, row = wire.end(claim.token, execution.settlement, settled=execution.settled)
         with self._changed:
             self._current = None
-            if row is not None and not execution.settled and len(row.text) <= KEPT_CHARACTERS:
-                self._kept.append((claim, row))
-        return told
+        return ended(claim, execution, self._kept)
 
     def _send(self, data: bytes) -> None:
         try:
@@ -129,8 +144,10 @@ class Child:
                 self.worker.sendall(data)
         except OSError:
             # The worker is gone: the reader ends this process when it has settled what it can.
+            # Or the task has closed what it should not have, and the reader hears nothing either.
             if threading.current_thread() is threading.main_thread():
-                threading.Event().wait()
+                threading.Event().wait(LEAVE_SECONDS)
+                os._exit(1)
             raise
 
     def _raise_inside(self, number: int, stack: Any) -> None:
@@ -142,6 +159,17 @@ class Child:
     # -- the reader ------------------------------------------------------------------------------
 
     def _read(self) -> None:
+        try:
+            self._listen()
+            with self._changed:
+                self._orders.clear()
+            self._kept.settle()
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+        # Deaf, it would hold its runs for ever. What is running is left to whoever finds the lease lost.
+        os._exit(1)
+
+    def _listen(self) -> None:
         inbox = Inbox()
         while True:
             try:
@@ -149,28 +177,9 @@ class Child:
             except OSError:
                 data = b""
             if not data:
-                self._settle_for_the_dead()
-                os._exit(1)
+                return
             for kind, body in inbox.feed(data):
                 self._obey(kind, body)
-
-    def _settle_for_the_dead(self) -> None:
-        """
-        The worker is gone; settle what ended here in its name, fenced by its lease like all it does.
-
-        Most of it the worker had settled itself, and its token is no more. What is running is left to
-        whoever finds the lease lost; the fork server sees to it that this does not take long.
-        """
-        with self._changed:
-            self._orders.clear()
-            kept = list(self._kept)
-        held: dict[tuple[str, str], list[Written]] = {}
-        for claim, row in kept:
-            held.setdefault((claim.backend, claim.worker), []).append(row)
-        with contextlib.suppress(Exception):
-            for (backend, worker), settlements in held.items():
-                database: str = task_backends[backend].database  # type: ignore[attr-defined]
-                Ledger(own_session(database)).settle(settlements, worker)
 
     def _obey(self, kind: Kind, body: Any) -> None:
         with self._changed:
@@ -188,3 +197,15 @@ class Child:
             elif kind is Kind.STOP:
                 self._stopping = True
             self._changed.notify()
+
+
+def ended(claim: Claimed, execution: Execution, kept: Kept) -> bytes:
+    """The frame that tells how an execution ended. What is large is settled here, and does not travel."""
+    told, row = wire.end(claim.token, execution.settlement, settled=execution.settled)
+    if row is None or execution.settled:
+        return told
+    if settled_here(claim, row):
+        row.text = ""
+        return wire.ended(row, settled=True)
+    kept.add(claim, row)
+    return told

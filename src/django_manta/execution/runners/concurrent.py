@@ -10,6 +10,7 @@ import contextvars
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,6 +22,7 @@ from django_manta.execution import executor
 from django_manta.execution.limits import Limit
 from django_manta.execution.output import Recorder
 from django_manta.execution.runners import wire
+from django_manta.execution.runners.kept import Kept
 from django_manta.execution.runners.wire import Inbox, Kind, frame
 from django_manta.ledger import Claimed
 from django_manta.states import Outcome
@@ -41,33 +43,49 @@ class Concurrent:
         self._lock = threading.Lock()
         self._unstarted: dict[int, Claimed] = {}
         self._running: dict[int, Callable[[Outcome, str], None]] = {}
+        #: Interrupts that came before there was a coroutine to interrupt.
+        self._early: dict[int, tuple[Outcome, str]] = {}
         self._stopping = False
+        self._done = False
+        self._kept = Kept()
 
     def serve(self) -> int:
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         executor.call_coroutine = self._call_coroutine
         threading.Thread(target=self._read, name="manta-reader", daemon=True).start()
         self._send(frame(Kind.HELLO, os.getpid()))
-        self.loop.run_forever()
+        # A task may stop the loop that it shares with others.
+        while not self._done:
+            self.loop.run_forever()
         self.threads.shutdown()
         return 0
 
     # -- executing -------------------------------------------------------------------------------
 
     def _execute(self, token: int) -> None:
+        try:
+            self._execute_and_tell(token)
+        except BaseException:
+            # An outcome that nobody hears of would leave its run RUNNING for ever.
+            sys.excepthook(*sys.exc_info())
+            os._exit(1)
+
+    def _execute_and_tell(self, token: int) -> None:
         with self._lock:
             claim = self._unstarted.pop(token, None)
             if claim is None:
                 return
-            self._running[token] = lambda outcome, reason: None
+            self._running[token] = lambda outcome, reason: self._early.update({token: (outcome, reason)})
             self._send(frame(Kind.STARTED, token))
         try:
             execution = executor.execute(claim, executor=self.executor, output=self.recorder.tail)
         finally:
             with self._lock:
                 del self._running[token]
-        told, _ = wire.end(token, execution.settlement, settled=execution.settled)
-        self._send(told)
+                self._early.pop(token, None)
+        from django_manta.execution.runners.child import ended
+
+        self._send(ended(claim, execution, self._kept))
         self._leave_if_done()
 
     def _call_coroutine(
@@ -113,6 +131,9 @@ class Concurrent:
             with self._lock:
                 if token in self._running:
                     self._running[token] = cancel
+                early = self._early.pop(token, None)
+            if early is not None:
+                cancel(*early)
 
         self.loop.call_soon_threadsafe(start)
         return done.result()
@@ -120,6 +141,15 @@ class Concurrent:
     # -- the reader ------------------------------------------------------------------------------
 
     def _read(self) -> None:
+        try:
+            self._listen()
+            self._kept.settle()
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+        # Deaf, it would hold its runs for ever.
+        os._exit(1)
+
+    def _listen(self) -> None:
         inbox = Inbox()
         while True:
             try:
@@ -127,7 +157,7 @@ class Concurrent:
             except OSError:
                 data = b""
             if not data:
-                os._exit(1)
+                return
             for kind, body in inbox.feed(data):
                 self._obey(kind, body)
 
@@ -155,6 +185,7 @@ class Concurrent:
     def _leave_if_done(self) -> None:
         with self._lock:
             if self._stopping and not self._running and not self._unstarted:
+                self._done = True
                 self.loop.call_soon_threadsafe(self.loop.stop)
 
     def _send(self, data: bytes) -> None:

@@ -39,7 +39,7 @@ GRACE_SECONDS = 1.5
 RESTART_SECONDS = 2.0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Flight:
     """A claimed run in the hands of a child."""
 
@@ -52,9 +52,11 @@ class Flight:
     #: What its end counts as if the process has to be killed for it, and why.
     doomed: tuple[Outcome, str] | None = None
     kill_at: float | None = None
+    #: Somebody asked to cancel it before it was started: it is given back, to end there.
+    unwanted: bool = False
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Died:
     """A child is gone."""
 
@@ -67,6 +69,8 @@ class Died:
     peak_memory: int | None
     #: Whether it was we who killed it.
     killed: bool
+    #: Whether it never said that it had started what it is said to have been at.
+    presumed: bool = False
 
     @property
     def evidence(self) -> str:
@@ -230,6 +234,11 @@ class Pool:
 
     # -- what the worker asks --------------------------------------------------------------------
 
+    @property
+    def has_async_child(self) -> bool:
+        """Whether there is one that takes orders of coroutines."""
+        return any(child.slots and self._takes_orders(child) for child in self.children.values())
+
     def sync_children(self) -> list[Child]:
         """The children that take orders of plain functions."""
         return [child for child in self.children.values() if self._takes_orders(child) and not child.slots]
@@ -345,7 +354,12 @@ class Pool:
             elif (child := self.children.get(told["died"])) is not None:
                 child.code = told["code"]
                 child.peak_memory = told["peak_memory"]
-                if child.closed:
+                if not child.closed:
+                    # What it said last is still to be read; a process that it forked may keep the channel open.
+                    self._hear(child)
+                if not child.closed:
+                    self._hang_up(child)
+                elif child.pid in self.children:
                     self._bury(child)
 
     def _server_died(self) -> None:
@@ -369,6 +383,9 @@ class Pool:
     # -- the children ----------------------------------------------------------------------------
 
     def _hear(self, child: Child) -> None:
+        if child.closed:
+            # Its fork server told of its end in the same moment, and was heard first.
+            return
         if child.outbox:
             self._flush(child)
         while True:
@@ -381,8 +398,14 @@ class Pool:
             if not data:
                 self._hang_up(child)
                 return
-            for kind, body in child.inbox.feed(data):
-                self._heed(child, kind, body)
+            try:
+                for kind, body in child.inbox.feed(data):
+                    self._heed(child, kind, body)
+            except (KeyError, ValueError, EOFError, TypeError):
+                # A task has written to the channel, or over it: nothing that follows makes sense.
+                logger.exception("Child %s does not make sense any more.", child.pid)
+                self._kill(child)
+                return
             if len(data) < READ_BYTES:
                 return
 
@@ -446,19 +469,28 @@ class Pool:
             self._bury(child)
 
     def _bury(self, child: Child) -> None:
+        if self.children.get(child.pid) is not child:
+            return
         output = tail_of(child.output)
         flights = list(child.held.values())
         self._forget(child)
-        died = Died(
-            pid=child.pid,
-            code=child.code,
-            started=[flight for flight in flights if flight.started_at is not None],
-            unstarted=[flight for flight in flights if flight.started_at is None],
-            output=output,
-            peak_memory=child.peak_memory,
-            killed=child.killed,
+        started = [flight for flight in flights if flight.started_at is not None]
+        presumed = bool(flights) and not started and child.code not in (0, None) and not child.killed
+        if presumed:
+            # It died before it could say what it was at: of the first of its orders, most likely.
+            started = flights[:1]
+        self._on_died(
+            Died(
+                pid=child.pid,
+                code=child.code,
+                started=started,
+                unstarted=[flight for flight in flights if flight not in started],
+                output=output,
+                peak_memory=child.peak_memory,
+                killed=child.killed,
+                presumed=presumed,
+            )
         )
-        self._on_died(died)
 
     def _forget(self, child: Child) -> None:
         self.children.pop(child.pid, None)

@@ -114,11 +114,17 @@ def end(token: int, settlement: Settlement | None, *, settled: bool) -> tuple[by
     if settlement.outcome is not Outcome.SUCCESSFUL:
         settlement.peak_memory = peak
     row = written(settlement)
+    return ended(row, settled=settled, peak_memory=peak), row
+
+
+def ended(row: Written, *, settled: bool, peak_memory: int = 0) -> bytes:
+    """The frame of an outcome that is written down."""
     told: tuple[Any, ...]
-    told = (token, settled, peak, row.outcome.value, row.next_state.value, row.duration, row.told, row.text)
+    told = (row.token, settled, peak_memory or _peak, row.outcome.value, row.next_state.value)
+    told = (*told, row.duration, row.told, row.text)
     if row.outcome in WAITING_OUTCOMES:
         told = (*told, row.delegate, tuple(on.hex for on in row.after), row.at_once)
-    return frame(Kind.ENDED, told), row
+    return frame(Kind.ENDED, told)
 
 
 class Inbox:

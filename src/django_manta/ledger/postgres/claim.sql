@@ -38,6 +38,7 @@ shares AS (
                     -- An expired run never starts, even before the caretaker has found it.
                     AND (run.expires_at IS NULL OR run.attempts > 0 OR run.expires_at > statement_timestamp())
                     AND run.deadline <= COALESCE(statement_timestamp() + make_interval(secs => %(horizon)s::double precision), 'infinity')
+                    AND run.task <> ALL(%(not_tasks)s::text[])
                 ORDER BY run.priority DESC, run.deadline, run.id
                 LIMIT %(limit)s
             ) AS head
@@ -60,6 +61,7 @@ picked AS MATERIALIZED (
                 AND run.queue = shares.queue
                 AND (run.expires_at IS NULL OR run.attempts > 0 OR run.expires_at > statement_timestamp())
                 AND run.deadline <= COALESCE(statement_timestamp() + make_interval(secs => %(horizon)s::double precision), 'infinity')
+                AND run.task <> ALL(%(not_tasks)s::text[])
             ORDER BY run.priority DESC, run.deadline, run.id
             -- For the planner, which takes a limit that it does not know for a tenth of the table.
             LIMIT %(limit)s
@@ -79,6 +81,7 @@ made_up AS MATERIALIZED (
             AND run.queue = wanted.queue
             AND (run.expires_at IS NULL OR run.attempts > 0 OR run.expires_at > statement_timestamp())
             AND run.deadline <= COALESCE(statement_timestamp() + make_interval(secs => %(horizon)s::double precision), 'infinity')
+            AND run.task <> ALL(%(not_tasks)s::text[])
             AND run.id <> ALL(ARRAY(SELECT picked.id FROM picked))
         ORDER BY run.priority DESC, run.deadline, run.id
         LIMIT %(limit)s

@@ -46,6 +46,7 @@ FROM (
                         AND ready.deadline <= COALESCE(
                             strftime('%%Y-%%m-%%d %%H:%%M:%%f000', 'now', %(horizon)s || ' seconds'), '9999-99'
                         )
+                        AND ready.task NOT IN (SELECT value FROM json_each(%(not_tasks)s))
                     ORDER BY ready.priority DESC, ready.deadline, ready.id
                     LIMIT %(limit)s
                 )

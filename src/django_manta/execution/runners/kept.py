@@ -1,0 +1,70 @@
+"""
+What ended in this process lately: the worker has settled it, is about to, or died before it could.
+
+When the worker is gone, whoever executed it settles it in the worker's name, fenced by its lease like all it does:
+otherwise it would be done once more. Most of it the worker had settled itself, and its token is no more.
+"""
+
+import contextlib
+import logging
+import threading
+from collections import deque
+
+from django.db import Error as DatabaseError
+from django.tasks import task_backends
+
+from django_manta.ledger import Claimed, Ledger, Written, own_session
+
+logger = logging.getLogger("django_manta")
+
+#: How many of the last outcomes are kept, and how large they may be.
+OUTCOMES = 256
+CHARACTERS = 64 * 1024
+
+#: A row larger than this does not pass through the worker, which has others to see to meanwhile.
+LARGE_CHARACTERS = 1024 * 1024
+
+
+class Kept:
+    """The last outcomes of a process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        # Not the claims themselves: their arguments may be large.
+        self._rows: deque[tuple[str, str, Written]] = deque(maxlen=OUTCOMES)
+
+    def add(self, claim: Claimed, row: Written) -> None:
+        if len(row.text) <= CHARACTERS:
+            with self._lock:
+                self._rows.append((claim.backend, claim.worker, row))
+
+    def settle(self) -> None:
+        """The worker is gone. What fails here is left to whoever finds its lease lost."""
+        with self._lock:
+            rows = list(self._rows)
+        held: dict[tuple[str, str], list[Written]] = {}
+        for backend, worker, row in rows:
+            held.setdefault((backend, worker), []).append(row)
+        with contextlib.suppress(Exception):
+            for (backend, worker), settlements in held.items():
+                _settle(backend, settlements, worker)
+
+
+def settled_here(claim: Claimed, row: Written) -> bool:
+    """Settle a large outcome from here, in the worker's name. Whether the run has moved."""
+    if len(row.text) <= LARGE_CHARACTERS:
+        return False
+    try:
+        return _settle(claim.backend, [row], claim.worker) > 0
+    except DatabaseError:
+        logger.warning("Could not settle run %s from its own process; the worker will.", claim.id, exc_info=True)
+        return False
+
+
+def _settle(backend: str, rows: list[Written], worker: str) -> int:
+    database: str = task_backends[backend].database  # type: ignore[attr-defined]
+    session = own_session(database)
+    try:
+        return len(Ledger(session).settle(rows, worker).moved)
+    finally:
+        session.close()
