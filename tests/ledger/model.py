@@ -237,9 +237,12 @@ class ModelLedger:
         """
         moved = {}
         for worker in [worker for worker, lost in self.workers.items() if lost]:
-            for run in self.held_by(worker):
+            held = list(self.held_by(worker))
+            alone = len(held) <= 1
+            for run in held:
                 assert run.token is not None
-                charged = run.suspect
+                # With more in hand than it has slots (one, here) the worker did not die of a suspect.
+                charged = run.suspect and alone
                 for_good = max_losses == 0 or (charged and run.losses + 1 > max_losses)
                 asked = State.LOST if for_good else State.READY
                 told = Told(run.id, run.token, Outcome.LOST, asked, suspect=not charged)

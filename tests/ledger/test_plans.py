@@ -17,7 +17,7 @@ from tests.ledger.given import settlement, sql
 BACKLOG = 1_000_000
 QUEUES = [f"queue-{number}" for number in range(8)]
 BATCH = 100
-CLAIM = {"worker": "worker", "queues": QUEUES, "limit": BATCH, "horizon": None}
+CLAIM = {"worker": "worker", "queues": QUEUES, "limit": BATCH, "horizon": None, "not_tasks": []}
 
 NOBODY = new_run_id()
 IDS = [new_run_id().hex for _ in range(BATCH)]
@@ -137,7 +137,7 @@ def read_by_settlement(ledger: Ledger, *, generic: bool) -> list[dict[str, Any]]
     with session.connection.transaction(force_rollback=True):
         claims = ledger.claim("worker", QUEUES, BATCH)
         assert len(claims) == BATCH
-        batch = json.dumps([rows.settlement_row(settlement(claim)) for claim in claims])
+        batch = rows.settlement_rows([settlement(claim) for claim in claims])
         asked = {"settlements": batch, "worker": "worker", "recovering": False}
         return scans(ledger, "settle", asked, generic=generic, run=True)
 
