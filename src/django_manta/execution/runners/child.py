@@ -139,10 +139,13 @@ class Child:
             with self._sending:
                 self.worker.sendall(data)
         except OSError:
-            # The worker is gone: the reader ends this process when it has settled what it can.
-            # Or the task has closed what it should not have, and the reader hears nothing either.
+            # The worker is gone, which the reader hears, too. Or the task has closed what it should not have,
+            # and the reader may hear nothing: what has ended is settled from here, so as not to be done again.
             if threading.current_thread() is threading.main_thread():
-                threading.Event().wait(LEAVE_SECONDS)
+                overdue = threading.Timer(LEAVE_SECONDS, os._exit, (1,))
+                overdue.daemon = True
+                overdue.start()
+                self._kept.settle()
                 os._exit(1)
             raise
 
