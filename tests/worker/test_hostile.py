@@ -35,12 +35,16 @@ def test_what_a_task_forked_does_not_outlive_its_process(start_worker: Start) ->
     assert Ledgerline.objects.filter(label="beat").count() == last
 
 
-def test_a_task_that_closes_our_descriptors_crashes(start_worker: Start) -> None:
+def test_a_task_that_closes_our_descriptors_costs_its_process(start_worker: Start) -> None:
     result = tasks.close_everything.enqueue()
     good = tasks.add.starmap([(n, 1) for n in range(20)])
     worker = start_worker("--processes", "1").ready()
     ended(result, *good, limit=40, worker=worker)
-    assert (result.state, outcomes(result)) == (State.QUARANTINED, ["CRASHED"] * 3)
+    # It has returned before its process notices, unless the thread that reads was just not reading: then it crashed.
+    *crashed, last = outcomes(result)
+    assert crashed == ["CRASHED"] * len(crashed)
+    saved = (result.state, last) == (State.SUCCESSFUL, "SUCCESSFUL") and len(crashed) <= 2
+    assert saved or (result.state, last, len(crashed)) == (State.QUARANTINED, "CRASHED", 2)
     assert {run.state for run in good} == {State.SUCCESSFUL}
 
 

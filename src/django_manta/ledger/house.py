@@ -59,12 +59,6 @@ def owned(ledger: Ledger, worker: str) -> list[tuple[UUID, int]]:
     return [(ledger.dialect.read_id(run_id), token) for run_id, token in rows]
 
 
-def leases(ledger: Ledger) -> dict[str, datetime]:
-    """Worker ids with a lease in force, and when it was last renewed."""
-    rows = ledger.session.rows("leases", {})
-    return {worker: ledger.dialect.read_moment(seen_at) for worker, seen_at in rows}
-
-
 def lead(ledger: Ledger, cluster: str, worker: str) -> int | None:
     """The term in which ``worker`` leads ``cluster`` from now on, or None: another one does."""
     rows = ledger.session.rows("lead", {"cluster": cluster, "worker": worker})

@@ -225,16 +225,15 @@ _often_empty = attrgetter(*_OFTEN_EMPTY)
 
 def settlement_rows(settlements: Iterable[Settleable]) -> str:
     """Settlements as JSON. Raise ValueError for what not every database takes and gives back."""
-    return f"[{','.join(each.text if type(each) is Written else settlement_text(each) for each in settlements)}]"
+    return f"[{','.join(each.text if isinstance(each, Written) else settlement_text(each) for each in settlements)}]"
 
 
-def settlement_text(settlement: Settleable) -> str:
+def settlement_text(settlement: Settlement) -> str:
     """
     A settlement as JSON. Raise ValueError for what not every database takes and gives back.
 
     Put together by hand, for speed: all that needs escaping are the texts.
     """
-    assert isinstance(settlement, Settlement)
     duration, delay, peak = settlement.duration, settlement.delay, settlement.peak_memory
     if not isfinite(duration):
         raise ValueError(f"a duration of {duration} seconds")

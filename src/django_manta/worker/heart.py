@@ -7,7 +7,6 @@ when another worker has marked it so (see watch.py).
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 
 from django.db import Error as DatabaseError
@@ -40,8 +39,6 @@ class Heart(threading.Thread):
         self.worker = worker
         self.interval = lease_seconds / BEATS
         self.stopping = False
-        #: When the lease was last renewed, for the log.
-        self.last_beat = time.monotonic()
         self._on_lost = on_lost
         self._on_orphans = on_orphans
         self._stop = threading.Event()
@@ -72,7 +69,6 @@ class Heart(threading.Thread):
         """Renew. Whether the lease is still ours."""
         if ledger.beat(self.worker, self.stopping) is None:
             return False
-        self.last_beat = time.monotonic()
         # Somebody may have marked a worker lost and died before recovering what it held.
         if ledger.orphans(limit=1):
             self._on_orphans()

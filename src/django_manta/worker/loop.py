@@ -259,7 +259,6 @@ class Worker:
                 self._database_is_away(error)
             else:
                 self._database_is_back()
-        self.dispatcher.dispatch()
         self._give_back(self.dispatcher.overdue(now))
         self._next_timers = (pool_due, dispatch_due)
 

@@ -7,7 +7,6 @@ second thread reads the socket: it takes orders, gives unstarted ones back, pass
 the main thread as a signal, and ends the process when the worker's end of the socket closes.
 """
 
-import ctypes
 import logging
 import os
 import resource
@@ -21,16 +20,15 @@ from typing import Any
 from django.tasks.signals import log_task_finished, log_task_started, task_finished, task_started
 
 from django_manta.execution import executor, limits, tending
-from django_manta.execution.executor import Execution, execute
+from django_manta.execution.executor import execute
 from django_manta.execution.output import Recorder
 from django_manta.execution.runners import wire
 from django_manta.execution.runners.concurrent import Concurrent
-from django_manta.execution.runners.kept import Kept, settled_here
+from django_manta.execution.runners.forkserver import die_with
+from django_manta.execution.runners.kept import Kept, ended
 from django_manta.execution.runners.wire import Inbox, Kind, frame
 from django_manta.ledger import Claimed
 from django_manta.states import Outcome
-
-_PR_SET_PDEATHSIG = 1
 
 #: How much is read from the socket at once.
 READ_BYTES = 256 * 1024
@@ -42,9 +40,8 @@ LEAVE_SECONDS = 2.0
 def serve(request: dict[str, Any], descriptors: list[int]) -> int:
     """The life of a child. Its exit code."""
     worker = socket.socket(fileno=descriptors[0])
-    server = os.getppid()
     # A process that a task forks must not hold our end of the channel, nor speak on it, nor outlive us.
-    os.register_at_fork(after_in_child=lambda: _disown(worker, server))
+    os.register_at_fork(after_in_child=lambda: _disown(worker))
     recorder = Recorder(descriptors[1])
     recorder.install()
     _limit_memory(request.get("memory_limit"))
@@ -55,10 +52,9 @@ def serve(request: dict[str, Any], descriptors: list[int]) -> int:
     return Child(worker, recorder).serve()
 
 
-def _disown(worker: socket.socket, server: int) -> None:
+def _disown(worker: socket.socket) -> None:
     worker.close()
-    if os.getppid() != server and sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    die_with(os.getppid())
 
 
 def _limit_memory(limit: int | None) -> None:
@@ -143,10 +139,13 @@ class Child:
             with self._sending:
                 self.worker.sendall(data)
         except OSError:
-            # The worker is gone: the reader ends this process when it has settled what it can.
-            # Or the task has closed what it should not have, and the reader hears nothing either.
+            # The worker is gone, which the reader hears, too. Or the task has closed what it should not have,
+            # and the reader may hear nothing: what has ended is settled from here, so as not to be done again.
             if threading.current_thread() is threading.main_thread():
-                threading.Event().wait(LEAVE_SECONDS)
+                overdue = threading.Timer(LEAVE_SECONDS, os._exit, (1,))
+                overdue.daemon = True
+                overdue.start()
+                self._kept.settle()
                 os._exit(1)
             raise
 
@@ -197,15 +196,3 @@ class Child:
             elif kind is Kind.STOP:
                 self._stopping = True
             self._changed.notify()
-
-
-def ended(claim: Claimed, execution: Execution, kept: Kept) -> bytes:
-    """The frame that tells how an execution ended. What is large is settled here, and does not travel."""
-    told, row = wire.end(claim.token, execution.settlement, settled=execution.settled)
-    if row is None or execution.settled:
-        return told
-    if settled_here(claim, row):
-        row.text = ""
-        return wire.ended(row, settled=True)
-    kept.add(claim, row)
-    return told

@@ -22,7 +22,7 @@ from django_manta.execution import executor
 from django_manta.execution.limits import Limit
 from django_manta.execution.output import Recorder
 from django_manta.execution.runners import wire
-from django_manta.execution.runners.kept import Kept
+from django_manta.execution.runners.kept import Kept, ended
 from django_manta.execution.runners.wire import Inbox, Kind, frame
 from django_manta.ledger import Claimed
 from django_manta.states import Outcome
@@ -83,8 +83,6 @@ class Concurrent:
             with self._lock:
                 del self._running[token]
                 self._early.pop(token, None)
-        from django_manta.execution.runners.child import ended
-
         self._send(ended(claim, execution, self._kept))
         self._leave_if_done()
 

@@ -110,7 +110,7 @@ def _fork(control: socket.socket, request: dict[str, Any], descriptors: list[int
         control.close()
         for descriptor in ours:
             os.close(descriptor)
-        _die_with(server)
+        die_with(server)
         from django_manta.execution.runners.child import serve
 
         code = serve(request, descriptors)
@@ -151,11 +151,11 @@ def _send(control: socket.socket, message: dict[str, Any]) -> None:
         control.send(json.dumps(message).encode())
 
 
-def _die_with(server: int) -> None:
-    """On Linux the kernel ends this process when the fork server does, whatever the task is doing."""
+def die_with(parent: int) -> None:
+    """On Linux the kernel ends this process when its parent dies, whatever it is doing."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != server:
+        if os.getppid() != parent:
             # It has died already, and nobody would be told of it any more.
             os._exit(1)
 

@@ -13,6 +13,8 @@ from collections import deque
 from django.db import Error as DatabaseError
 from django.tasks import task_backends
 
+from django_manta.execution.executor import Execution
+from django_manta.execution.runners import wire
 from django_manta.ledger import Claimed, Ledger, Written, own_session
 
 logger = logging.getLogger("django_manta")
@@ -50,7 +52,18 @@ class Kept:
                 _settle(backend, settlements, worker)
 
 
-def settled_here(claim: Claimed, row: Written) -> bool:
+def ended(claim: Claimed, execution: Execution, kept: Kept) -> bytes:
+    """The frame that tells how an execution ended. What is large is settled here, and does not travel."""
+    if execution.settlement is None:
+        return wire.gone(claim.token)
+    row = wire.write(execution.settlement)
+    settled = execution.settled or _settled_here(claim, row)
+    if not settled:
+        kept.add(claim, row)
+    return wire.ended(row, settled=settled)
+
+
+def _settled_here(claim: Claimed, row: Written) -> bool:
     """Settle a large outcome from here, in the worker's name. Whether the run has moved."""
     if len(row.text) <= LARGE_CHARACTERS:
         return False

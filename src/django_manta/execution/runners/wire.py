@@ -106,22 +106,23 @@ def _peak_memory(*, now: bool) -> int:
     return _peak
 
 
-def end(token: int, settlement: Settlement | None, *, settled: bool) -> tuple[bytes, Written | None]:
-    """The frame that tells how an execution ended, and the settlement in it, written down."""
-    peak = _peak_memory(now=settlement is None or settlement.outcome is not Outcome.SUCCESSFUL)
-    if settlement is None:
-        return frame(Kind.ENDED, (token, settled, peak)), None
+def gone(token: int) -> bytes:
+    """The frame of an execution that found its run to be no longer its own."""
+    return frame(Kind.ENDED, (token, False, _peak_memory(now=True)))
+
+
+def write(settlement: Settlement) -> Written:
+    """A settlement as its executor writes it down; with how much memory the process has needed, unless all is well."""
     if settlement.outcome is not Outcome.SUCCESSFUL:
-        settlement.peak_memory = peak
-    row = written(settlement)
-    return ended(row, settled=settled, peak_memory=peak), row
+        settlement.peak_memory = _peak_memory(now=True)
+    return written(settlement)
 
 
-def ended(row: Written, *, settled: bool, peak_memory: int = 0) -> bytes:
-    """The frame of an outcome that is written down."""
+def ended(row: Written, *, settled: bool) -> bytes:
+    """The frame of an outcome. What is settled already need not travel whole."""
     told: tuple[Any, ...]
-    told = (row.token, settled, peak_memory or _peak, row.outcome.value, row.next_state.value)
-    told = (*told, row.duration, row.told, row.text)
+    told = (row.token, settled, _peak_memory(now=False), row.outcome.value, row.next_state.value, row.duration)
+    told = (*told, row.told, "" if settled else row.text)
     if row.outcome in WAITING_OUTCOMES:
         told = (*told, row.delegate, tuple(on.hex for on in row.after), row.at_once)
     return frame(Kind.ENDED, told)
