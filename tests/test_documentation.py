@@ -439,7 +439,7 @@ def test_budgets_and_numbers_are_those_of_the_code() -> None:
     rows = table("docs/what-happens-when.md", "Numbers")
     for row in rows:
         assert float(row["seconds"]) == import_string(code(row["in the code"])), row["number"]
-    grace = import_string("django_manta.execution.runners.processes.GRACE_SECONDS")
+    grace = import_string("django_manta.execution.runners.flights.GRACE_SECONDS")
     killed = [row["how soon"] for _, row in failures() if "killed" in row["how soon"]]
     assert len(killed) > 4
     assert all(f"killed {grace:g} s" in soon for soon in killed)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from django_manta import State
-from django_manta.execution.runners.processes import GRACE_SECONDS
+from django_manta.execution.runners.flights import GRACE_SECONDS
 from django_manta.ledger import Ledger, fsck, house
 from tests.app import tasks
 from tests.worker.conftest import Start, WorkerProcess, ended, marked, outcomes

@@ -8,7 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from django_manta.execution.runners.processes import Child, Flight, Pool
+from django_manta.execution.runners.flights import Flight
+from django_manta.execution.runners.processes import Child, Pool
 from django_manta.ids import new_run_id
 from django_manta.ledger import Claimed
 from django_manta.worker.dispatch import FETCH_SECONDS, SLOW_SECONDS, WINDOW_RUNS, Appetite, Dispatcher, Tier

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from django_manta import State
-from django_manta.execution.runners.processes import GRACE_SECONDS
+from django_manta.execution.runners.flights import GRACE_SECONDS
 from django_manta.ledger import Ledger, fsck
 from django_manta.models import Run
 from tests.app import tasks

@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from django_manta.execution.runners.processes import Child, Flight, Pool
+from django_manta.execution.runners.flights import Flight
+from django_manta.execution.runners.processes import Child, Pool
 
 #: How much work a child may hold, so that it never waits for the next claim.
 WINDOW_SECONDS = 0.03

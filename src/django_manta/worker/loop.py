@@ -1,9 +1,9 @@
 """
 The worker process: claim, dispatch, settle.
 
-One thread runs the loop; it waits on its children, the doorbell and signals, all at once, and
+One thread runs the loop; it waits on its runner, the doorbell and signals, all at once, and
 sleeps exactly until the next thing is due. The heart and the caretaker have threads of their own.
-A database that is away costs time: children go on, outcomes wait, and the loop tries again.
+A database that is away costs time: executions go on, outcomes wait, and the loop tries again.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,17 +26,20 @@ import django_manta
 from django_manta.conf import RUNNERS
 from django_manta.execution import announce
 from django_manta.execution.admission import backend_of, resolve
-from django_manta.execution.runners.processes import Died, Flight, Pool, Recycle
+from django_manta.execution.runners.flights import Died, Flight
+from django_manta.execution.runners.processes import Recycle
 from django_manta.ledger import Claimed, Ledger, Settleable, Settlement, WorkerRecord, Written, house, own_session
 from django_manta.ledger.session import STATEMENT_TIMEOUT_SECONDS
 from django_manta.ringing import CANCEL, DEBOUNCE_SECONDS
 from django_manta.states import CHARGED, ENDS, Outcome, State
 from django_manta.worker import doorbell, events
 from django_manta.worker.caretaker import Caretaker
-from django_manta.worker.dispatch import Dispatcher, Tier
+from django_manta.worker.dispatch import Tier
 from django_manta.worker.doorbell import UNKNOWN
 from django_manta.worker.events import tell
 from django_manta.worker.heart import Heart
+from django_manta.worker.hosting import Runner
+from django_manta.worker.local import Processes
 from django_manta.worker.obituaries import obituary
 from django_manta.worker.settling import LOCKED_SECONDS, Settler
 from django_manta.worker.watch import Watch
@@ -85,17 +88,6 @@ class Worker:
         backend: Any = task_backends[given.backend]
         self.backend = backend
         self.selector = selectors.DefaultSelector()
-        self.pool = Pool(
-            self.selector,
-            given.processes,
-            given.async_slots,
-            given.recycle,
-            on_started=self._started,
-            on_ended=self._ended,
-            on_returned=self._returned,
-            on_died=self._died,
-        )
-        self.dispatcher = Dispatcher(self.pool, list(given.reserve), given.async_slots)
         self.id = ""
         self.executed = 0
         self.stop_requested = 0
@@ -119,6 +111,7 @@ class Worker:
         self._heard_of: set[str] = {DEFAULT_TASK_QUEUE_NAME}
         self._queues: list[str] = []
         self._choose_queues()
+        self.runner = self._make_runner()
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -129,13 +122,17 @@ class Worker:
         self.bell = doorbell.install(self.backend.database, self.backend.config.cluster)
         self._watch_bell()
         self._begin()
-        self.pool.start()
+        self.runner.start()
         try:
             while not self._is_done():
                 self._step()
             return 0
         finally:
             self._end()
+
+    def _make_runner(self) -> Runner:
+        given = self.given
+        return Processes(self, self.selector, given.processes, given.async_slots, given.recycle, given.reserve)
 
     def _begin(self) -> None:
         """Take on an identity: a lease, a heart, a caretaker."""
@@ -154,7 +151,7 @@ class Worker:
                 queues=tuple(self._queues),
                 runner=self.given.runner,
                 lease_seconds=self.given.lease_seconds,
-                slots=self.given.processes + 1,
+                slots=self.runner.slots,
             )
         )
         self.caretaker = Caretaker(self.backend, self.id, self.given.runner)
@@ -169,15 +166,15 @@ class Worker:
         self.caretaker.start()
         self.caretaker.recover_soon()
         logger.info(
-            "Worker %s: %s processes, queues %s, doorbell: %s.",
+            "Worker %s: %s, queues %s, doorbell: %s.",
             self.id,
-            self.given.processes,
+            self.runner.words,
             ", ".join(self._queues) if self.backend.queues or self.given.queues else "of any name",
             self.bell.name,
         )
 
     def _end(self) -> None:
-        self.pool.close()
+        self.runner.close()
         self.heart.stop()
         self.caretaker.stop()
         self.heart.join(2)
@@ -248,10 +245,9 @@ class Worker:
         if self.stop_requested:
             self._stop(now)
         self._hear_the_bell(now)
-        pool_due = self.pool.tend(now)
-        dispatch_due = self.dispatcher.tend(now)
+        due_at = self.runner.tend(now)
         # What is here already does not wait for the database.
-        self.dispatcher.dispatch()
+        self.runner.dispatch()
         if now >= self._retry_at:
             try:
                 self._talk_to_database(now)
@@ -259,17 +255,20 @@ class Worker:
                 self._database_is_away(error)
             else:
                 self._database_is_back()
-        self._give_back(self.dispatcher.overdue(now))
-        self._next_timers = (pool_due, dispatch_due)
+        self._give_back(self.runner.overdue(now))
+        self._runner_due_at = due_at
 
-    _next_timers: tuple[float | None, ...] = ()
+    _runner_due_at: float | None = None
+    #: When the runner next has something to say to the database.
+    _talk_at: float | None = None
 
     def _talk_to_database(self, now: float) -> None:
         if self._must_reconcile or now >= self._reconcile_at:
             self._reconcile()
             if now >= self._reconcile_at:
                 self._reconcile_at = float("inf")
-        # Claim first: while the outcomes are settled, the children have something to do.
+        self._talk_at = self.runner.talk(self._ledger, now)
+        # Claim first: while the outcomes are settled, the executors have something to do.
         if self._hungry and not self.stop_requested:
             self._claim(now)
         settle_at = self.settler.next_time()
@@ -280,23 +279,23 @@ class Worker:
 
     def _may_idle(self) -> bool:
         """Nothing runs that could give the waiting outcomes company."""
-        return not any(child.held for child in self.pool.children.values())
+        return not self.runner.is_busy
 
     def _patience(self) -> float:
         """How long nothing will be due."""
         now = time.monotonic()
-        times: list[float | None] = [*self._next_timers, self._ask_bell_at]
+        times: list[float | None] = [self._runner_due_at, self._ask_bell_at]
         if self.stop_requested:
             times.append(self._leave_at or self._kill_at or self._stop_at or now)
         if now < self._retry_at:
             times.append(self._retry_at)
         else:
-            times += [self.settler.next_time(), self._look_at, self._due_at, self._look_again_at]
+            times += [self.settler.next_time(), self._look_at, self._due_at, self._look_again_at, self._talk_at]
             if self._hungry and not self.stop_requested:
-                if self.dispatcher.appetite(self._queues, now):
+                if self.runner.appetite(self._queues, now):
                     return 0.0
-                times.append(self.dispatcher.next_fetch(now))
-        if self.dispatcher.backlog:
+                times.append(self.runner.next_appetite(now))
+        if self.runner.waits:
             times.append(now + 0.05)
         return max(0.0, min(time for time in times if time is not None) - now)
 
@@ -379,24 +378,13 @@ class Worker:
 
     def _cancel(self, token: int) -> None:
         flight = self._in_flight.get(token)
-        if flight is None:
-            return
-        for child in self.pool.children.values():
-            if token in child.held:
-                if flight.started_at is not None:
-                    self.pool.interrupt(child, flight, Outcome.CANCELLED, "It was cancelled.")
-                else:
-                    flight.unwanted = True
-                    self.pool.take_back(child)
-                return
-        if flight in self.dispatcher.backlog:
-            self.dispatcher.backlog.remove(flight)
-            self._give_back([flight])
+        if flight is not None:
+            self._give_back(self.runner.cancel(flight))
 
     # -- claiming --------------------------------------------------------------------------------
 
     def _claim(self, now: float) -> None:
-        wanted = self.dispatcher.appetite(self._queues, now)
+        wanted = self.runner.appetite(self._queues, now)
         if not wanted:
             return
         self._hungry = False
@@ -413,14 +401,14 @@ class Worker:
             if len(claims) >= limit:
                 self._hungry = True
         self.settler.busy = self._hungry
-        self.dispatcher.dispatch()
+        self.runner.dispatch()
 
     def _take_on(self, claims: list[Claimed]) -> None:
         now = time.monotonic()
         flights = [Flight(claim, *self._traits(claim), now) for claim in claims]
         for flight in flights:
             self._in_flight[flight.claim.token] = flight
-        self.dispatcher.take_on(flights)
+        self.runner.take_on(flights)
         if events.are_told():
             for claim in claims:
                 tell("claimed", **_facts(claim, self.id))
@@ -441,10 +429,14 @@ class Worker:
 
         A claim whose answer never arrived may have been committed: its runs would wait for ever.
         """
+        executions = [
+            execution
+            for execution in house.owned(self._ledger, self.id)
+            if execution[1] not in self._in_flight and execution[1] not in self.settler
+        ]
         unknown = [
             Settlement(run_id=run_id, token=token, outcome=Outcome.RETURNED, next_state=State.READY)
-            for run_id, token in house.owned(self._ledger, self.id)
-            if token not in self._in_flight and token not in self.settler
+            for run_id, token in self.runner.unknown(executions)
         ]
         busy = False
         if unknown:
@@ -452,35 +444,35 @@ class Worker:
             busy = bool(self._ledger.settle(unknown, self.id).busy)
         self._must_reconcile = busy
 
-    # -- what the children tell ------------------------------------------------------------------
+    # -- what the runner tells (see hosting.Host) ------------------------------------------------
 
-    def _started(self, flight: Flight) -> None:
+    def started(self, flight: Flight) -> None:
         if events.are_told():
             tell("started", **_facts(flight.claim, self.id))
 
-    def _ended(self, flight: Flight, settlement: Written | None, settled: bool) -> None:
+    def ended(self, flight: Flight, settlement: Written | None, settled: bool) -> None:
         claim = flight.claim
         self.executed += 1
         self._hungry = True
         if settlement is None:
             # It found that the run was no longer its own.
-            del self._in_flight[claim.token]
+            self._forget(claim.token)
             return
-        # As the child measured it: here many ends may be read at once.
-        self.dispatcher.durations.note(claim.task, settlement.duration)
+        # As the executor measured it: here many ends may be read at once.
+        self.runner.note(claim.task, settlement.duration)
         if settled:
-            del self._in_flight[claim.token]
+            self._forget(claim.token)
             self._announce(claim, settlement, settlement.next_state)
         else:
             self.settler.add(claim, settlement, time.monotonic())
 
-    def _returned(self, flights: list[Flight]) -> None:
-        """A child gave back what it had not started."""
+    def returned(self, flights: list[Flight]) -> None:
+        """An executor gave back what it had not started."""
         unwanted = [flight for flight in flights if flight.unwanted or self.stop_requested]
         self._give_back(unwanted)
         if len(unwanted) < len(flights):
             wanted = [flight for flight in flights if flight not in unwanted]
-            self.dispatcher.take_back(wanted, time.monotonic())
+            self.runner.take_back(wanted, time.monotonic())
 
     def _give_back(self, flights: Sequence[Flight]) -> None:
         now = time.monotonic()
@@ -496,27 +488,45 @@ class Worker:
                 now,
             )
 
-    def _died(self, died: Died) -> None:
+    def died(self, died: Died) -> None:
         if died.started or (died.code not in (0, None) and not died.killed):
-            logger.warning("Child %s died. %s", died.pid, died.evidence)
+            logger.warning("Process %s died. %s", died.pid, died.evidence)
         now = time.monotonic()
         for flight in died.started:
             self.executed += 1
             self.settler.add(flight.claim, obituary(flight, died), now)
         self._hungry = True
-        self._returned(died.unstarted)
+        self.returned(died.unstarted)
+
+    def settle(self, flight: Flight, settlement: Settleable) -> None:
+        """Nobody executes it any more, or ever did."""
+        self._hungry = True
+        self.settler.add(flight.claim, settlement, time.monotonic())
+
+    def adopted(self, flights: Iterable[Flight]) -> None:
+        """Executions of a lost worker, which are ours from now on."""
+        for flight in flights:
+            self._in_flight[flight.claim.token] = flight
+            tell("adopted", level=logging.WARNING, **_facts(flight.claim, self.id))
+
+    def _forget(self, token: int) -> None:
+        self._in_flight.pop(token, None)
+        self.runner.settled([token])
 
     # -- settling --------------------------------------------------------------------------------
 
     def _settle(self, now: float) -> None:
         given_back = False
+        settled = []
         for claim, settlement, state in self.settler.flush(self._ledger, now):
             self._in_flight.pop(claim.token, None)
+            settled.append(claim.token)
             if state is None:
                 tell("not ours any more", level=logging.WARNING, **_facts(claim, self.id))
             else:
                 given_back = given_back or state is State.READY
                 self._announce(claim, settlement, state)
+        self.runner.settled(settled)
         if self.settler.ready:
             self._hear_of(list(self.settler.ready))
             self.settler.ready.clear()
@@ -572,10 +582,9 @@ class Worker:
         self.heart.stop()
         self.caretaker.stop()
         self.settler.clear()
-        self.dispatcher.backlog.clear()
         self._in_flight.clear()
         self._watch.forget()
-        self.pool.drop()
+        self.runner.drop()
         while True:
             try:
                 self._begin()
@@ -596,27 +605,15 @@ class Worker:
             logger.info("Stopping: no more claims; %s runs in hand.", len(self._in_flight))
             self._stop_at = now + self.given.stop_timeout
             self.heart.stopping = True
-            self.pool.stop()
-            self._give_back(list(self.dispatcher.backlog))
-            self.dispatcher.backlog.clear()
+            self._give_back(self.runner.stop())
         if self._kill_at is None and (now >= self._stop_at or self.stop_requested > 1):
             self._kill_at = now if self.stop_requested > 1 else now + KILL_SECONDS
-            self._interrupt_all()
+            self.runner.interrupt(self._kill_at)
         if self._kill_at is not None and self.stop_requested > 1:
             self._kill_at = min(self._kill_at, now)
         if self._kill_at is not None and now >= self._kill_at and self._leave_at is None:
             self._leave_at = now + LEAVE_SECONDS
-            self.pool.kill()
-
-    def _interrupt_all(self) -> None:
-        assert self._kill_at is not None
-        for child in self.pool.children.values():
-            for flight in list(child.under_way):
-                if flight.started_at is not None:
-                    flight.doomed = None
-                    self.pool.interrupt(child, flight, Outcome.INTERRUPTED, "The worker was stopped.")
-                    # If it has to be killed, then for this.
-                    flight.kill_at = self._kill_at
+            self.runner.kill()
 
     def _is_done(self) -> bool:
         idle = not self._in_flight and not len(self.settler)
@@ -627,10 +624,7 @@ class Worker:
             return idle
         if self.given.max_runs is not None and self.executed >= self.given.max_runs and idle:
             return True
-        return self.given.burst and idle and not self._hungry and self._pool_is_ready() and self._nothing_ready()
-
-    def _pool_is_ready(self) -> bool:
-        return bool(self.pool.sync_children())
+        return self.given.burst and idle and not self._hungry and self.runner.is_ready and self._nothing_ready()
 
     def _nothing_ready(self) -> bool:
         try:

@@ -7,7 +7,7 @@ from typing import Any
 from django_manta.exceptions import BadTaskSignature, TaskCrashed, TaskNotFound, TaskTimeout
 from django_manta.execution import policy
 from django_manta.execution.admission import admit
-from django_manta.execution.runners.processes import Died, Flight
+from django_manta.execution.runners.flights import Died, Flight
 from django_manta.ledger import Settlement
 from django_manta.states import CRASHES_TO_QUARANTINE, Outcome, State
 

@@ -23,66 +23,18 @@ from pathlib import Path
 from typing import Any
 
 from django_manta.execution.output import tail_of
+from django_manta.execution.runners.flights import GRACE_SECONDS, Died, Flight
 from django_manta.execution.runners.forkserver import MESSAGE_BYTES
 from django_manta.execution.runners.wire import End, Inbox, Kind, frame, orders
-from django_manta.ledger import Claimed, Written
+from django_manta.ledger import Written
 from django_manta.states import Outcome
 
 logger = logging.getLogger("django_manta")
 
 READ_BYTES = 256 * 1024
 
-#: After its time limit, or after it was told to stop, an execution has so long before its process is killed.
-GRACE_SECONDS = 1.5
-
 #: A fork server that cannot load the project is tried again after so long.
 RESTART_SECONDS = 2.0
-
-
-@dataclass(slots=True, eq=False)
-class Flight:
-    """A claimed run in the hands of a child."""
-
-    claim: Claimed
-    timeout: float | None
-    concurrent: bool = False
-    #: Since when it waits for a child.
-    waiting_since: float = field(default_factory=time.monotonic)
-    started_at: float | None = None
-    #: What its end counts as if the process has to be killed for it, and why.
-    doomed: tuple[Outcome, str] | None = None
-    kill_at: float | None = None
-    #: Somebody asked to cancel it before it was started: it is given back, to end there.
-    unwanted: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class Died:
-    """A child is gone."""
-
-    pid: int
-    code: int | None
-    #: Executions that had started, with what it printed last.
-    started: list[Flight]
-    unstarted: list[Flight]
-    output: str
-    peak_memory: int | None
-    #: Whether it was we who killed it.
-    killed: bool
-    #: Whether it never said that it had started what it is said to have been at.
-    presumed: bool = False
-
-    @property
-    def evidence(self) -> str:
-        if self.code is None:
-            return "Its process is gone."
-        if self.code < 0:
-            try:
-                name = signal.Signals(-self.code).name
-            except ValueError:
-                name = f"signal {-self.code}"
-            return f"Its process was ended by {name}."
-        return f"Its process ended with exit code {self.code}."
 
 
 @dataclass(slots=True, eq=False)
