@@ -14,11 +14,12 @@ from typing import Any, Final
 from django.core.exceptions import ImproperlyConfigured
 
 from django_manta import options as task_options
+from django_manta import resources
 from django_manta.backoff import LONGEST_SECONDS
 from django_manta.states import ENDS, GOOD_ENDS, State
 
 #: The runners that exist in this version. The queue chooses the runner.
-RUNNERS: Final = ("processes", "inline")
+RUNNERS: Final = ("processes", "inline", "ray")
 
 #: The name is part of a PostgreSQL identifier, which has at most 63 bytes.
 CLUSTER_LENGTH: Final = 40
@@ -139,6 +140,57 @@ def _recycle(value: Any) -> dict[str, int | None]:
     return kept
 
 
+#: What may stand in ``RAY``: how it is read, its default, and what it means.
+RAY_KEYS: Final[dict[str, tuple[Callable[[Any], Any], Any, str]]] = {
+    "ADDRESS": (
+        lambda value: _address(value),
+        "local",
+        "`'local'` (a Ray of the worker's own), `'host:port'` or `'ray://host:port'`",
+    ),
+    "VERSION": (
+        lambda value: _text(value),
+        "0",
+        "The release of your code. Another one has a foreman, and fresh processes, of its own.",
+    ),
+    "NAMESPACE": (lambda value: _text(value), "manta", "Ray's namespace of the foreman."),
+    "RUNTIME_ENV": (lambda value: _text_or_none(value), None, "The profile of tasks that name none."),
+    "NUM_CPUS": (lambda value: None if value is None else _count(value), None, "Processors of a `local` Ray."),
+    "AHEAD": (
+        lambda value: _count(value),
+        100,
+        "How many runs are handed to Ray beyond what it has processors for: the demand that its autoscaler sees.",
+    ),
+    "MAX_IN_FLIGHT": (lambda value: _count(value), 2_000, "How many runs a worker has on Ray at most."),
+}
+
+
+def _ray(value: Any) -> dict[str, Any]:
+    kept = {name: default for name, (_, default, _) in RAY_KEYS.items()}
+    for name, given in _mapping_of(value, ", ".join(RAY_KEYS)).items():
+        if name not in RAY_KEYS:
+            raise _Bad(f"knows {', '.join(RAY_KEYS)}, not {name!r}")
+        try:
+            kept[name] = RAY_KEYS[name][0](given)
+        except _Bad as bad:
+            raise _Bad(f"{name} {bad}") from None
+    return kept
+
+
+def _address(value: Any) -> str:
+    text = _text(value)
+    host, _, port = text.removeprefix("ray://").rpartition(":")
+    if text != "local" and not (host and port.isdecimal()):
+        raise _Bad(f"must be 'local', 'host:port' or 'ray://host:port', not {value!r}")
+    return text
+
+
+def _runtime_envs(value: Any) -> dict[str, dict[str, Any]]:
+    try:
+        return resources.environments(value)
+    except (TypeError, ValueError) as error:
+        raise _Bad(str(error)) from None
+
+
 def _dotted_paths(value: Any) -> tuple[str, ...]:
     if isinstance(value, str) or not isinstance(value, list | tuple):
         raise _Bad(f"must be a list of dotted paths, not {value!r}")
@@ -250,11 +302,25 @@ SETTINGS: Final[dict[str, Setting]] = {
         ),
         Setting("MIDDLEWARE", _dotted_paths, (), "list of dotted paths", "Wrapped around every execution."),
         Setting("ENQUEUE_MIDDLEWARE", _dotted_paths, (), "list of dotted paths", "Wrapped around every enqueue."),
+        Setting(
+            "RAY",
+            _ray,
+            _ray({}),
+            "dict with " + ", ".join(f"`{name}`" for name in RAY_KEYS),
+            "Where Ray is, and how much is handed to it.",
+        ),
+        Setting(
+            "RUNTIME_ENVS",
+            _runtime_envs,
+            {},
+            "dict: name → Ray runtime environment, or `EXTENDS` and what differs",
+            "Environments that tasks choose by name, with `ray={'runtime_env': name}`.",
+        ),
     ]
 }
 
 #: Settings of features that do not exist yet: refused, never ignored.
-NOT_BUILT: Final = frozenset({"HTTP", "RAY", "REDACT", "RESULTS", "RUNTIME_ENVS", "SCHEDULES"})
+NOT_BUILT: Final = frozenset({"HTTP", "REDACT", "RESULTS", "SCHEDULES"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -275,6 +341,8 @@ class Config:
     retention: dict[str, timedelta | None] = field(default_factory=lambda: dict(DEFAULT_RETENTION))
     middleware: tuple[str, ...] = ()
     enqueue_middleware: tuple[str, ...] = ()
+    ray: dict[str, Any] = field(default_factory=lambda: _ray({}))
+    runtime_envs: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 def problems_of(options: Any) -> Iterator[Problem]:

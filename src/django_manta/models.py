@@ -403,6 +403,11 @@ class Worker(models.Model):
     seen_at = models.DateTimeField(_("seen at"))
     lost_at = models.DateTimeField(_("lost at"), null=True)
     stopping = models.BooleanField(_("stopping"), db_default=False)
+    foremen = models.TextField(
+        _("foremen"),
+        db_default="[]",
+        help_text=_("To whom it may have given runs on Ray: names and incarnations, as JSON text."),
+    )
 
     class Meta:
         verbose_name = _("worker")

@@ -18,7 +18,7 @@ from uuid import UUID
 from django.utils import timezone
 
 from django_manta import backoff as backoffs
-from django_manta import payload
+from django_manta import payload, resources
 from django_manta.ids import parse_run_id
 from django_manta.states import When
 
@@ -298,11 +298,18 @@ OPTIONS: Final[dict[str, Option]] = {
             "whole number from 0",
             "How often a run may ask to be called again with `Later` before it is FAILED.",
         ),
+        Option(
+            "ray",
+            resources.parse,
+            {},
+            "dict with " + ", ".join(f"`{name}`" for name in resources.KEYS),
+            "What it needs on Ray. Other runners pay no attention to it.",
+        ),
     ]
 }
 
 #: Keywords that belong to features which do not exist yet: refused, never ignored.
-NOT_BUILT: Final = frozenset({"unique", "http", "redact", "limit", "limits", "rate", "ray"})
+NOT_BUILT: Final = frozenset({"unique", "http", "redact", "limit", "limits", "rate"})
 
 #: `atomic` tasks hold a transaction open, so they get a timeout of their own.
 ATOMIC_TIMEOUT: Final = 60.0
@@ -352,6 +359,7 @@ class Effective:
     after: tuple[UUID, ...]
     when: When
     max_laters: int
+    ray: dict[str, Any]
 
 
 def effective(task: Any, config: "Config", overrides: str = "") -> Effective:

@@ -59,6 +59,7 @@ class Task(GenericTask[P, R]):
     after: tuple[UUID, ...] | NotGiven = NOT_GIVEN
     when: When | NotGiven = NOT_GIVEN
     max_laters: int | NotGiven = NOT_GIVEN
+    ray: dict[str, Any] | NotGiven = field(default=NOT_GIVEN, hash=False)
     #: Names of the options that ``.using()`` gave: they travel with the run.
     overridden: frozenset[str] = frozenset()
 

@@ -84,6 +84,7 @@ class Keywords(TypedDict, total=False):
     deadline: Moment
     metadata: Mapping[str, Any]
     max_laters: int
+    ray: Mapping[str, Any]
 
 
 class DecoratorKeywords(Keywords, total=False):

@@ -8,6 +8,7 @@ within --stop-timeout and is then interrupted and given back; exit code 0. A sec
 import argparse
 import math
 import re
+from importlib.util import find_spec
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
@@ -32,7 +33,7 @@ _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--queues", metavar="Q1,Q2", help="Only these queues (default: all of the backend).")
     parser.add_argument("--exclude-queues", metavar="Q1,Q2", help="Not these queues.")
-    parser.add_argument("--runner", choices=["processes"], default="processes", help="Where user code runs.")
+    parser.add_argument("--runner", choices=["processes", "ray"], default="processes", help="Where user code runs.")
     parser.add_argument("--processes", type=_positive, metavar="N", help="Child processes (default: PROCESSES).")
     parser.add_argument(
         "--reserve",
@@ -72,6 +73,8 @@ def worker_options(options: dict[str, Any]) -> Any:
 
     backend = backend_of(options)
     config = backend.config
+    if options["runner"] == "ray" and find_spec("ray") is None:
+        raise CommandError("The runner 'ray' needs Ray, which is not installed: pip install 'django-manta[ray]'")
     queues, excluded = _queues(backend, options)
     processes = options["processes"] or config.processes
     reserved = sum(tier.slots for tier in options["reserve"])

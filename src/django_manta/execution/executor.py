@@ -66,18 +66,20 @@ def execute(
     executor: str = "",
     interruptible: bool = False,
     output: Callable[[], str] = str,
+    adoptable: bool = False,
 ) -> Execution:
     """
     Execute a claimed run.
 
     ``executor`` names this process, ``output`` tells the tail of what it printed.
     ``interruptible`` lets KeyboardInterrupt through, for a runner whose process a person may stop
-    with Ctrl-C; the caller then settles the run as interrupted.
+    with Ctrl-C; the caller then settles the run as interrupted. ``adoptable``: another worker may take
+    the execution over, so what it settles itself is fenced by its token alone.
     """
     started = time.monotonic()
     callers = tending.begin()
     try:
-        execution = _execute(claim, executor, started, interruptible, output, callers)
+        execution = _execute(claim, executor, started, interruptible, output, callers, adoptable)
     except BaseException as error:
         if interruptible and isinstance(error, KeyboardInterrupt):
             raise
@@ -102,13 +104,14 @@ def _execute(
     interruptible: bool,
     output: Callable[[], str],
     callers: frozenset[str],
+    adoptable: bool,
 ) -> Execution:
     try:
         admitted = admit(claim)
     except (TaskNotFound, BadTaskSignature) as refusal:
         return Execution(refuse(claim, refusal, executor))
     with Running(CurrentRun(admitted.run_id, claim.task, claim.attempts, claim.deadline, claim.token)):
-        return _Run(admitted, executor, started, interruptible, output, callers).execute()
+        return _Run(admitted, executor, started, interruptible, output, callers, adoptable).execute()
 
 
 def _failed(claim: Claimed, executor: str, started: float, error: BaseException) -> Settlement:
@@ -136,6 +139,7 @@ class _Run:
 
     __slots__ = (
         "admitted",
+        "adoptable",
         "backend",
         "callers",
         "claim",
@@ -156,8 +160,10 @@ class _Run:
         interruptible: bool,
         output: Callable[[], str],
         callers: frozenset[str],
+        adoptable: bool,
     ) -> None:
         self.admitted = admitted
+        self.adoptable = adoptable
         self.claim = admitted.claim
         self.backend = admitted.backend
         self.options = admitted.options
@@ -259,8 +265,9 @@ class _Run:
         ledger = Ledger(DjangoSession(database))
         for _ in range(_FENCE_TRIES):
             # In the worker's name: when its lease is lost this execution is no longer wanted either, even
-            # before somebody has recovered the run.
-            settled = ledger.settle([settlement], self.claim.worker)
+            # before somebody has recovered the run. Unless another worker may adopt it: then its token, which
+            # survives that and nothing else, is the fence.
+            settled = ledger.settle([settlement], None if self.adoptable else self.claim.worker)
             if settled.moved:
                 return settled.heralds
             if settled.not_mine:

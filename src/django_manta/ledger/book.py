@@ -401,9 +401,20 @@ class Ledger:
         """Remove a worker that holds nothing. Whether it held nothing."""
         return bool(self.session.rows("leave", {"id": worker}))
 
-    def orphans(self, worker: str | None = None, limit: int = 1_000) -> list[Orphan]:
-        """What lost or vanished workers (or ``worker``, if it is one of them) still hold."""
-        held = self.session.rows("orphans", {"worker": worker, "limit": limit})
+    def hand_over(self, worker: str) -> bool:
+        """A worker leaves while what it holds goes on: its lease is lost at once. Whether it was in force."""
+        return bool(self.session.rows("hand_over", {"id": worker}))
+
+    def know_foremen(self, worker: str, foremen: Sequence[tuple[str, str]]) -> bool:
+        """The foremen (name, incarnation) that ``worker`` gives runs to from now on. Whether its lease is in force."""
+        return bool(self.session.rows("know_foremen", {"worker": worker, "foremen": dumps(list(foremen))}))
+
+    def orphans(self, worker: str | None = None, limit: int = 1_000, *, on_ray: bool | None = None) -> list[Orphan]:
+        """
+        What lost or vanished workers (or ``worker``, if it is one of them) still hold; with ``on_ray``, only
+        what workers with the runner ``ray`` held, or only what they did not.
+        """
+        held = self.session.rows("orphans", {"worker": worker, "limit": limit, "on_ray": on_ray})
         return [Orphan(self.dialect.read_id(row[0]), *row[1:]) for row in held]
 
     def recover(self, max_losses: Callable[[Orphan], int], worker: str | None = None, limit: int = 1_000) -> Settled:

@@ -279,6 +279,8 @@ class Orphan:
     attempts: int
     #: How many executions its worker had under way at most; 0 if the worker's row is gone.
     slots: int = 0
+    #: The foremen on Ray to which its worker may have given it: names and incarnations, as JSON text.
+    foremen: str = "[]"
 
 
 @dataclass(frozen=True, slots=True)

@@ -298,7 +298,7 @@ def unstorable(settlement: Settleable, error: Exception) -> Settlement:
     )
 
 
-def loss(orphan: Orphan, max_losses: int, *, alone: bool) -> Settlement:
+def loss(orphan: Orphan, max_losses: int, *, alone: bool, words: str = "") -> Settlement:
     """
     How the execution of a lost worker is settled: again, or for good when it vanished too often.
 
@@ -306,7 +306,7 @@ def loss(orphan: Orphan, max_losses: int, *, alone: bool) -> Settlement:
     travel ``alone`` the next time, and a run that loses a worker then pays for it. Only what must never
     start twice is not given a second chance.
     """
-    message = f"Worker {orphan.worker} was lost while it held the run."
+    message = words or f"Worker {orphan.worker} was lost while it held the run."
     charged = orphan.suspect and alone
     for_good = max_losses == 0 or (charged and orphan.losses + 1 > max_losses)
     return Settlement(

@@ -10,16 +10,16 @@ that wakes up late can do no harm: every duty is a bounded statement that looks 
 import logging
 import threading
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from django.db import Error as DatabaseError
 
 from django_manta.execution import announce
-from django_manta.execution.admission import backend_of, resolve
-from django_manta.ledger import Ledger, Orphan, graph, house, own_session
-from django_manta.options import OPTIONS
+from django_manta.ledger import Ledger, Orphan, Settled, graph, house, own_session
 from django_manta.states import ENDS, State
 from django_manta.worker.events import tell
+from django_manta.worker.losses import max_losses_of
 
 logger = logging.getLogger("django_manta")
 
@@ -106,52 +106,44 @@ class Caretaker(threading.Thread):
                 house.forget_lost_workers(ledger)
 
 
-def max_losses_of(backend: Any, orphan: Orphan) -> int:
-    """As the code says now, or as it was given to the run."""
-    try:
-        config = backend_of(orphan.backend).config
-        resolved = resolve(config, orphan.task, orphan.queue, 0, orphan.backend, orphan.overrides)
-    except Exception:
-        # The task is gone, or the row was altered: it must not keep the others from being recovered.
-        allowed: int = OPTIONS["max_losses"].default
-        return allowed
-    return resolved.options.max_losses
-
-
 def recover(backend: Any, ledger: Ledger) -> int:
-    """Settle what lost workers held, batch after batch. How many runs."""
-
-    def max_losses(orphan: Orphan) -> int:
-        return max_losses_of(backend, orphan)
+    """Settle what lost workers held, batch after batch. How many runs. What is on Ray is not lost with its worker."""
 
     count = 0
     while True:
-        orphans = {orphan.token: orphan for orphan in ledger.orphans(limit=BATCH)}
+        orphans = {orphan.token: orphan for orphan in ledger.orphans(limit=BATCH, on_ray=False)}
         if not orphans:
             return count
-        settled = ledger.recover_these(list(orphans.values()), max_losses)
+        settled = ledger.recover_these(list(orphans.values()), max_losses_of)
         count += len(settled.moved)
-        ended = []
-        for token, state in settled.moved.items():
-            orphan = orphans[token]
-            tell(
-                "lost",
-                level=logging.WARNING,
-                run=orphan.id,
-                task=orphan.task,
-                queue=orphan.queue,
-                attempt=orphan.attempts,
-                worker=orphan.worker,
-                state=state.value,
-            )
-            if state in ENDS:
-                ended.append(orphan.id)
-        announce.ended(backend, [*ended, *settled.ended], ledger)
-        if settled.ready:
-            house.ring(ledger, house.channel_of(backend.config.cluster), "?")
+        recovered(backend, ledger, orphans, settled)
         if not settled.moved:
             # All of them are held by somebody, or were settled meanwhile: look again later.
             return count
+
+
+def recovered(
+    backend: Any, ledger: Ledger, orphans: Mapping[int, Orphan], settled: Settled, *, lost: bool = True
+) -> None:
+    """Tell what became of runs whose worker was lost."""
+    ended = []
+    for token, state in settled.moved.items():
+        orphan = orphans[token]
+        tell(
+            "lost" if lost else "returned",
+            level=logging.WARNING,
+            run=orphan.id,
+            task=orphan.task,
+            queue=orphan.queue,
+            attempt=orphan.attempts,
+            worker=orphan.worker,
+            state=state.value,
+        )
+        if state in ENDS:
+            ended.append(orphan.id)
+    announce.ended(backend, [*ended, *settled.ended], ledger)
+    if settled.ready or State.READY in settled.moved.values():
+        house.ring(ledger, house.channel_of(backend.config.cluster), "?")
 
 
 def expire(backend: Any, ledger: Ledger) -> None:

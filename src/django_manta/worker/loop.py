@@ -132,6 +132,10 @@ class Worker:
 
     def _make_runner(self) -> Runner:
         given = self.given
+        if given.runner == "ray":
+            from django_manta.worker.afar import OnRay
+
+            return OnRay(self, self.selector, self.backend, os.environ["DJANGO_SETTINGS_MODULE"])
         return Processes(self, self.selector, given.processes, given.async_slots, given.recycle, given.reserve)
 
     def _begin(self) -> None:
@@ -180,7 +184,9 @@ class Worker:
         self.heart.join(2)
         self.caretaker.join(2)
         try:
-            self._ledger.leave(self.id)
+            if not self._ledger.leave(self.id) and self.runner.outlives_worker:
+                # What it had goes on: whoever finds it need not wait for the lease.
+                self._ledger.hand_over(self.id)
         except DatabaseError:
             logger.warning("Could not sign off; the lease of %s will be found lost.", self.id)
         self.bell.close()
@@ -616,7 +622,8 @@ class Worker:
             self.runner.kill()
 
     def _is_done(self) -> bool:
-        idle = not self._in_flight and not len(self.settler)
+        left = self.stop_requested and self.runner.outlives_worker
+        idle = (left or not self._in_flight) and not len(self.settler)
         if self.stop_requested:
             if not idle and self._leave_at is not None and time.monotonic() >= self._leave_at:
                 logger.warning("Leaving %s runs to whoever finds this lease lost.", len(self._in_flight))

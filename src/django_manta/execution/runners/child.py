@@ -45,7 +45,7 @@ def serve(request: dict[str, Any], descriptors: list[int]) -> int:
     recorder = Recorder(descriptors[1])
     recorder.install()
     _limit_memory(request.get("memory_limit"))
-    _hush_django()
+    hush_django()
     tending.start_anew()
     if request.get("slots"):
         return Concurrent(worker, recorder, request["slots"]).serve()
@@ -63,7 +63,7 @@ def _limit_memory(limit: int | None) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
-def _hush_django() -> None:
+def hush_django() -> None:
     """
     Django logs a line at each start and each end. The worker tells the same (``-v 2``), and two log
     records that nobody reads cost a quarter of a short run: here only failures are logged, unless the project

@@ -43,9 +43,13 @@ class Died:
     killed: bool
     #: Whether it never said that it had started what it is said to have been at.
     presumed: bool = False
+    #: What is known of its end, where there is no exit code.
+    words: str = ""
 
     @property
     def evidence(self) -> str:
+        if self.words:
+            return self.words
         if self.code is None:
             return "Its process is gone."
         if self.code < 0:

@@ -57,24 +57,24 @@ def ended(claim: Claimed, execution: Execution, kept: Kept) -> bytes:
     if execution.settlement is None:
         return wire.gone(claim.token)
     row = wire.write(execution.settlement)
-    settled = execution.settled or _settled_here(claim, row)
+    settled = execution.settled or settled_here(claim, row, claim.worker)
     if not settled:
         kept.add(claim, row)
     return wire.ended(row, settled=settled)
 
 
-def _settled_here(claim: Claimed, row: Written) -> bool:
-    """Settle a large outcome from here, in the worker's name. Whether the run has moved."""
+def settled_here(claim: Claimed, row: Written, worker: str | None) -> bool:
+    """Settle a large outcome from here, in the worker's name or by its token alone. Whether the run has moved."""
     if len(row.text) <= LARGE_CHARACTERS:
         return False
     try:
-        return _settle(claim.backend, [row], claim.worker) > 0
+        return _settle(claim.backend, [row], worker) > 0
     except DatabaseError:
         logger.warning("Could not settle run %s from its own process; the worker will.", claim.id, exc_info=True)
         return False
 
 
-def _settle(backend: str, rows: list[Written], worker: str) -> int:
+def _settle(backend: str, rows: list[Written], worker: str | None) -> int:
     database: str = task_backends[backend].database  # type: ignore[attr-defined]
     session = own_session(database)
     try:

@@ -1,4 +1,4 @@
--- What workers whose lease is lost, or that are gone, still hold.
+-- What workers whose lease is lost, or that are gone, still hold: all of it, what is on Ray, or what is not.
 SELECT
     run.id,
     run.token,
@@ -10,12 +10,14 @@ SELECT
     run.suspect,
     run.worker,
     run.attempts,
-    COALESCE(worker.slots, 0)
+    COALESCE(worker.slots, 0),
+    COALESCE(worker.foremen, '[]')
 FROM manta_run AS run
 LEFT JOIN manta_worker AS worker ON worker.id = run.worker
 WHERE
     run.state IN ('RUNNING', 'CANCELLING')
     AND (worker.id IS NULL OR worker.lost_at IS NOT NULL)
     AND (%(worker)s::text IS NULL OR run.worker = %(worker)s::text)
+    AND (%(on_ray)s::boolean IS NULL OR %(on_ray)s::boolean = (COALESCE(worker.runner, '') = 'ray'))
 ORDER BY run.id
 LIMIT %(limit)s

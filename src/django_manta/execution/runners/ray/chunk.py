@@ -1,0 +1,249 @@
+"""
+What a Ray task does: execute some runs, one after the other, in the main thread of a Ray worker process.
+
+"Ended k, with its outcome" and "started k+1" are written to the foreman's connection before k+1 begins. A second
+thread reads that connection: it gives unstarted runs back, and passes interrupts on to the main thread as a signal, so
+that they are raised inside the task's function and nowhere else (Ray's own soft cancel may hit any line of ours). Ray
+uses a process for many chunks, and the connection is kept from one to the next.
+"""
+
+import faulthandler
+import os
+import signal
+import socket
+import ssl
+import sys
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from django_manta.execution.runners.ray import messages
+
+if TYPE_CHECKING:
+    from django_manta.ledger import Claimed
+
+#: How long to wait for the foreman's answer to a connection, and for room to write to it.
+CONNECT_SECONDS = 10.0
+
+READ_BYTES = 64 * 1024
+
+
+def execute(payload: bytes) -> bytes:
+    """Execute a chunk. What could not be told over the connection is returned."""
+    order = messages.hear(payload.decode())
+    _load_django(order["environment"])
+    return _executor().execute(order)
+
+
+_loaded = False
+
+
+def _load_django(environment: dict[str, Any]) -> None:
+    """What a raise here says is told to whoever submitted the runs; none of them has started."""
+    global _loaded
+    if _loaded:
+        return
+    for place in environment["path"]:
+        if place not in sys.path:
+            sys.path.append(place)
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", environment["settings"])
+    import django
+    from django.utils.module_loading import autodiscover_modules
+
+    django.setup()
+    autodiscover_modules("tasks")
+    from django_manta.execution.runners.child import hush_django
+
+    hush_django()
+    _loaded = True
+
+
+_the_executor: "Executor | None" = None
+
+
+def _executor() -> "Executor":
+    global _the_executor
+    if _the_executor is None:
+        _the_executor = Executor()
+    return _the_executor
+
+
+class Executor:
+    """The executions of one Ray worker process."""
+
+    def __init__(self) -> None:
+        from django_manta.execution.output import Recorder
+
+        self.name = f"{socket.gethostname()}:{os.getpid()}"
+        self.recorder = Recorder(os.memfd_create("manta-output"))
+        self.recorder.install()
+        # The interpreter's last words on a segmentation fault go where Ray keeps this process's log.
+        faulthandler.enable(sys.__stderr__ or 2)
+        self._foreman: tuple[Any, ...] = ()
+        self._connection: socket.socket | None = None
+        self._orders: deque[Claimed] = deque()
+        self._lock = threading.Lock()
+        #: Both threads write, and a frame must not end up inside another.
+        self._sending = threading.Lock()
+        self._current: int | None = None
+        #: The token to interrupt, what that counts as, and why.
+        self._interrupt: tuple[int, str, str] | None = None
+        self._undelivered: list[Any] = []
+        # A process that a task forks must not hold our connection: the foreman waits for its end.
+        os.register_at_fork(after_in_child=self._disown)
+
+    def execute(self, order: dict[str, Any]) -> bytes:
+        self._undelivered = []
+        claims = [messages.claim_from_json(claim) for claim in order["claims"]]
+        self._connect(order["foreman"])
+        with self._lock:
+            self._orders = deque(claims)
+        self._send(["hello", order["foreman"]["secret"], order["chunk"], os.getpid(), _node()])
+        told: list[Any] = []
+        while (claim := self._next()) is not None:
+            self._put_right()
+            if not self._send(*told, ["started", claim.token]):
+                # Nobody would know what this process was at: the rest is for one that can be heard.
+                self._undelivered.append(["given back", [claim.token, *(each.token for each in self._orders)]])
+                told = []
+                break
+            told = [self._execute(claim)]
+        self._send(*told, ["done", order["chunk"]])
+        return messages.dump(self._undelivered).encode("utf-8", "surrogatepass") if self._undelivered else b""
+
+    def _next(self) -> "Claimed | None":
+        with self._lock:
+            self._current = self._orders[0].token if self._orders else None
+            return self._orders.popleft() if self._orders else None
+
+    def _execute(self, claim: "Claimed") -> list[Any]:
+        from django_manta.execution.executor import execute
+        from django_manta.execution.runners import kept, wire
+
+        # Fenced by its token alone: the worker in whose name it was claimed may be gone, and another have adopted it.
+        execution = execute(claim, executor=self.name, output=self.recorder.tail, adoptable=True)
+        with self._lock:
+            self._current = None
+        if execution.settlement is None:
+            return ["ended", claim.token, False, None]
+        row = wire.write(execution.settlement)
+        settled = execution.settled or kept.settled_here(claim, row, worker=None)
+        if settled:
+            # What is settled already need not travel whole.
+            row.text = ""
+        return ["ended", claim.token, settled, messages.outcome_to_json(row)]
+
+    def _put_right(self) -> None:
+        """Begin each execution as the first one began, whatever the last one has changed."""
+        from django_manta.execution import limits
+
+        self.recorder.begin()
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGUSR1, self._raise_inside)
+        limits.forget()
+
+    def _raise_inside(self, number: int, stack: Any) -> None:
+        """Runs in the main thread, between two steps of whatever it is doing."""
+        from django_manta.execution import limits
+        from django_manta.states import Outcome
+
+        interrupt = self._interrupt
+        if interrupt is not None and interrupt[0] == self._current:
+            limits.interrupt(Outcome(interrupt[1]), interrupt[2])
+
+    # -- the connection --------------------------------------------------------------------------
+
+    def _connect(self, foreman: dict[str, Any]) -> None:
+        wanted = (foreman["host"], foreman["port"], foreman["secret"])
+        if self._connection is not None and self._foreman == wanted:
+            return
+        self._hang_up()
+        try:
+            connection = socket.create_connection(wanted[:2], CONNECT_SECONDS)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.settimeout(None)
+            if foreman["tls"]:
+                connection = client_context().wrap_socket(connection)
+        except OSError:
+            # What there is to tell is returned when the chunk is done.
+            return
+        self._connection, self._foreman = connection, wanted
+        threading.Thread(target=self._read, args=(connection,), name="manta-reader", daemon=True).start()
+
+    def _send(self, *frames: Any) -> bool:
+        """Write to the foreman. Whether that was possible; what may not be lost is kept otherwise."""
+        data = b"".join(map(messages.frame, frames))
+        try:
+            with self._sending:
+                if self._connection is not None:
+                    self._connection.sendall(data)
+                    return True
+        except OSError:
+            self._hang_up()
+        self._undelivered += [each for each in frames if each[0] in ("ended", "given back")]
+        return False
+
+    def _read(self, connection: socket.socket) -> None:
+        inbox = messages.Inbox()
+        try:
+            while data := connection.recv(READ_BYTES):
+                for kind, *body in inbox.feed(data):
+                    self._obey(kind, body)
+        except OSError:
+            pass
+        # Ray ends this process when the foreman is gone. If only the connection is, the chunk goes on.
+        if self._connection is connection:
+            self._hang_up()
+
+    def _obey(self, kind: str, body: list[Any]) -> None:
+        with self._lock:
+            if kind == "take back":
+                # Under the lock: none of them can be started after this is sent.
+                tokens = [claim.token for claim in self._orders]
+                self._orders.clear()
+                self._send(["given back", tokens])
+            elif kind == "interrupt":
+                token = body[0]
+                waiting = [claim for claim in self._orders if claim.token == token]
+                if waiting:
+                    self._orders.remove(waiting[0])
+                    self._send(["given back", [token]])
+                elif self._current == token:
+                    self._interrupt = token, body[1], body[2]
+                    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+    def _hang_up(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _disown(self) -> None:
+        self._hang_up()
+
+
+def _node() -> str:
+    import ray
+
+    return str(ray.get_runtime_context().get_node_id())
+
+
+# -- encryption: as Ray's own, by Ray's own variables ------------------------------------------------
+
+
+def uses_tls() -> bool:
+    return os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true")
+
+
+def client_context() -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=os.environ["RAY_TLS_CA_CERT"])
+    # Ray's nodes are known by the authority that signed them, not by their names.
+    context.check_hostname = False
+    context.load_cert_chain(os.environ["RAY_TLS_SERVER_CERT"], os.environ["RAY_TLS_SERVER_KEY"])
+    return context
+
+
+def server_context() -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=os.environ["RAY_TLS_CA_CERT"])
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_cert_chain(os.environ["RAY_TLS_SERVER_CERT"], os.environ["RAY_TLS_SERVER_KEY"])
+    return context

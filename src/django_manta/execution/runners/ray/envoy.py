@@ -1,0 +1,329 @@
+"""
+A worker's envoy to Ray: the process in which Ray's driver lives.
+
+``python -m django_manta.execution.runners.ray.envoy CHANNEL_FD`` waits until Ray can be reached, joins it, finds or
+starts the foreman, and passes on what worker and foremen have to say to each other. A driver whose cluster is gone is
+ended by Ray after a while, wherever it lives: here that costs a process, which the worker starts again.
+"""
+
+import asyncio
+import contextlib
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from typing import Any
+
+from django_manta.execution.runners.forkserver import die_with
+from django_manta.execution.runners.ray import messages
+
+#: How long Ray may take to answer a connection, and how long to wait before it is tried again.
+PROBE_SECONDS = 2.0
+RETRY_SECONDS = 1.0
+
+#: How long a foreman may take to answer, before what was said to it is said again, and to hold a question open.
+ANSWER_SECONDS = 30.0
+LISTEN_SECONDS = 20.0
+
+#: What the worker said before it left has so long to be passed on.
+LAST_WORDS_SECONDS = 2.0
+
+#: After a foreman could not be reached it is tried again so soon.
+AGAIN_SECONDS = 0.3
+
+
+def main() -> None:
+    die_with(os.getppid())
+    channel = socket.socket(fileno=int(sys.argv[1]))
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        # It is the worker's business. Handlers, not SIG_IGN: a Ray that is started here would inherit that.
+        signal.signal(number, lambda number, frame: None)
+    inbox = messages.Inbox()
+    hello, *rest = _first_message(channel, inbox)
+    sys.path[:] = hello["path"]
+    try:
+        _join(channel, hello)
+        asyncio.run(Envoy(channel, hello, inbox, rest).serve())
+    except Exception as error:
+        _tell(channel, ["away", f"{type(error).__name__}: {error}"])
+        raise SystemExit(1) from error
+    finally:
+        _leave(hello)
+
+
+def _first_message(channel: socket.socket, inbox: messages.Inbox) -> list[Any]:
+    while True:
+        data = channel.recv(65536)
+        if not data:
+            sys.exit(0)
+        if found := list(inbox.feed(data)):
+            return found
+
+
+def _tell(channel: socket.socket, message: list[Any]) -> None:
+    with contextlib.suppress(OSError):
+        channel.sendall(messages.frame(message))
+
+
+# -- joining -----------------------------------------------------------------------------------------
+
+
+def _join(channel: socket.socket, hello: dict[str, Any]) -> None:
+    address: str = hello["address"]
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # The driver has no use for accelerators, and Ray would warn of what it will do one day.
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    given: dict[str, Any] = {
+        "address": address,
+        "namespace": hello["namespace"],
+        "log_to_driver": False,
+        "configure_logging": False,
+    }
+    if address == "local":
+        # Nobody else can reach it. Ray's own default may become another one.
+        os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+        given |= {"num_cpus": hello["num_cpus"], "include_dashboard": False}
+    import ray
+
+    if address != "local":
+        # Ray itself would try for minutes, and not say why.
+        _wait_until_reachable(channel, address)
+    ray.init(**given)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda number, frame: None)
+
+
+def _wait_until_reachable(channel: socket.socket, address: str) -> None:
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    told = False
+    while True:
+        try:
+            socket.create_connection((host, int(port)), PROBE_SECONDS).close()
+            return
+        except OSError as error:
+            if not told:
+                _tell(channel, ["away", f"Ray does not answer at {address}: {error}"])
+                told = True
+        begun = time.monotonic()
+        while (left := RETRY_SECONDS - (time.monotonic() - begun)) > 0:
+            readable, _, _ = select.select([channel], [], [], left)
+            if readable and not channel.recv(1, socket.MSG_PEEK):
+                sys.exit(0)
+            if readable:
+                # What the worker said waits here until somebody can be told.
+                time.sleep(min(left, 0.2))
+
+
+def _leave(hello: dict[str, Any]) -> None:
+    if hello["address"] == "local":
+        import ray
+
+        with contextlib.suppress(Exception):
+            ray.shutdown()
+    # What is left are threads of Ray's that nobody waits for.
+    os._exit(0)
+
+
+# -- speaking ----------------------------------------------------------------------------------------
+
+
+class Gone(Exception):
+    """There is no such foreman: it was never started here, or it is dead."""
+
+
+class Envoy:
+    """Between one worker and the foremen that it knows."""
+
+    def __init__(self, channel: socket.socket, hello: dict[str, Any], inbox: messages.Inbox, rest: list[Any]) -> None:
+        self.channel = channel
+        self.inbox = inbox
+        self.hello = hello
+        self.rest = rest
+        self.worker = ""
+        self.lines: dict[str, Line] = {}
+        self._ended = asyncio.Event()
+
+    async def serve(self) -> None:
+        self.channel.setblocking(False)
+        reader, self._writer = await asyncio.open_connection(sock=self.channel)
+        self.tell(["here"])
+        for message in self.rest:
+            self._obey(*message)
+        ended = asyncio.create_task(self._ended.wait())
+        while True:
+            reading = asyncio.ensure_future(reader.read(256 * 1024))
+            await asyncio.wait([reading, ended], return_when=asyncio.FIRST_COMPLETED)
+            if ended.done():
+                await self._writer.drain()
+                return
+            if not (data := reading.result()):
+                await self._say_the_rest()
+                return
+            for message in self.inbox.feed(data):
+                self._obey(*message)
+
+    def end(self, why: str) -> None:
+        self.tell(["away", why])
+        self._ended.set()
+
+    async def _say_the_rest(self) -> None:
+        """The worker has left: what it said last is still to be passed on."""
+        deadline = time.monotonic() + LAST_WORDS_SECONDS
+        while time.monotonic() < deadline and any(line.has_unsaid for line in self.lines.values()):
+            await asyncio.sleep(0.01)
+
+    def tell(self, message: list[Any]) -> None:
+        self._writer.write(messages.frame(message))
+
+    def _obey(self, kind: str, *body: Any) -> None:
+        if kind == "open":
+            # Under another identity than before everything begins anew.
+            worker, name = body
+            if worker != self.worker:
+                for line in self.lines.values():
+                    line.close()
+                self.lines, self.worker = {}, worker
+            self._line(name, create=True)
+        elif kind == "say":
+            name, number, text = body
+            self._line(name).say(number, text)
+        elif kind == "close" and body[0] in self.lines:
+            self.lines.pop(body[0]).close()
+
+    def _line(self, name: str, *, create: bool = False) -> "Line":
+        line = self.lines.get(name)
+        if line is None or line.is_closed:
+            line = self.lines[name] = Line(self, name, create)
+        return line
+
+
+class Line:
+    """A foreman, as far as this worker speaks with it."""
+
+    def __init__(self, envoy: Envoy, name: str, create: bool) -> None:
+        self.envoy = envoy
+        self.name = name
+        self.create = create
+        self.worker = envoy.worker
+        self.incarnation = ""
+        self.actor: Any = None
+        self.unsaid: asyncio.Queue[tuple[int | None, str]] = asyncio.Queue()
+        self._saying = False
+        self._life = asyncio.get_running_loop().create_task(self._live())
+
+    @property
+    def is_closed(self) -> bool:
+        return self._life.done()
+
+    @property
+    def has_unsaid(self) -> bool:
+        return not self.is_closed and (self._saying or not self.unsaid.empty())
+
+    def close(self) -> None:
+        self._life.cancel()
+
+    def say(self, number: int | None, text: str) -> None:
+        self.unsaid.put_nowait((number, text))
+
+    async def _live(self) -> None:
+        try:
+            await self._attach()
+            async with asyncio.TaskGroup() as both:
+                both.create_task(self._speak())
+                both.create_task(self._listen())
+        except* Gone:
+            if self.create:
+                # Whoever asks for it again at once would find it dying still.
+                await asyncio.sleep(AGAIN_SECONDS)
+            self.envoy.tell(["gone", self.name, self.incarnation])
+        except* Exception as errors:
+            # Whatever is wrong is not known to be the end of the foreman: another envoy sees.
+            first = errors.exceptions[0]
+            self.envoy.end(f"{type(first).__name__}: {first}")
+
+    async def _attach(self) -> None:
+        self.actor = await asyncio.to_thread(self._find)
+        while True:
+            answer = await self._call("speak", messages.say("attach", worker=self.worker))
+            if answer is not None:
+                break
+        told = messages.hear(answer)
+        if self.incarnation and told["incarnation"] != self.incarnation:
+            raise Gone(self.name)
+        self.incarnation = told["incarnation"]
+        if "refused" in told:
+            self.envoy.tell(["refused", self.name, told["refused"]])
+            await asyncio.Event().wait()
+        self.envoy.tell(["foreman", self.name, self.incarnation, told["cpus"]])
+
+    def _find(self) -> Any:
+        import ray
+
+        namespace = self.envoy.hello["namespace"]
+        if not self.create:
+            try:
+                return ray.get_actor(self.name, namespace)
+            except ValueError:
+                raise Gone(self.name) from None
+        from django_manta.execution.runners.ray.foreman import Foreman
+
+        options: dict[str, Any] = {
+            "name": self.name,
+            "namespace": namespace,
+            "lifetime": "detached",
+            "get_if_exists": True,
+            # Where it is lost only together with everything else.
+            "resources": {"node:__internal_head__": 0.001},
+        }
+        if self.envoy.hello["runtime_env"]:
+            options["runtime_env"] = self.envoy.hello["runtime_env"]
+        remote = ray.remote(num_cpus=0, max_restarts=0, max_concurrency=10_000)(Foreman)
+        return remote.options(**options).remote(self.name)
+
+    async def _call(self, method: str, text: str, seconds: float = ANSWER_SECONDS) -> str | None:
+        """The foreman's answer, or None: it could not be reached, and nobody knows whether it heard."""
+        from ray import exceptions
+
+        try:
+            return str(await asyncio.wait_for(getattr(self.actor, method).remote(text), seconds))
+        except exceptions.ActorUnavailableError:
+            await asyncio.sleep(AGAIN_SECONDS)
+        except exceptions.RayActorError:
+            raise Gone(self.name) from None
+        except (exceptions.RayError, TimeoutError):
+            await asyncio.sleep(AGAIN_SECONDS)
+        return None
+
+    async def _speak(self) -> None:
+        """One after the other, in the order of the worker's words. All may be said twice."""
+        while True:
+            number, text = await self.unsaid.get()
+            self._saying = True
+            while (answer := await self._call("speak", text)) is None:
+                pass
+            self._saying = False
+            if number is not None:
+                self.envoy.tell(["answer", number, answer])
+
+    async def _listen(self) -> None:
+        while True:
+            question = messages.say("listen", worker=self.worker, seconds=LISTEN_SECONDS)
+            heard = await self._call("listen", question, LISTEN_SECONDS + ANSWER_SECONDS)
+            if heard is None:
+                # What it had said may be lost: it says again all that it holds for us.
+                await self._attach()
+                continue
+            told = messages.hear(heard)
+            if told.get("refused") == "unknown":
+                await self._attach()
+            elif "refused" in told:
+                self.envoy.tell(["refused", self.name, told["refused"]])
+                await asyncio.Event().wait()
+            elif told["events"] or told["cpus"]:
+                self.envoy.tell(["heard", self.name, told["cpus"], told["events"]])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,558 @@
+"""
+The foreman: a detached actor that owns the Ray tasks of a cluster's workers, and outlives them.
+
+It is told what to execute (``submit``), hands it to Ray in chunks, hears from the chunks what starts and ends, and
+holds every outcome until its worker says that it is ``settled``. When a worker is lost another one has it ``fence``
+the dead one's later submissions, asks which of its runs are known here, and has them ``adopt``-ed. All it knows is in
+its memory: an incarnation that is gone is known by its name, which no other ever has.
+
+It has no Django and no database. It runs in one event loop, and whatever is said to it may be said twice.
+"""
+
+import asyncio
+import contextlib
+import hmac
+import json
+import math
+import os
+import secrets
+import time
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from django_manta.execution.durations import Durations
+from django_manta.execution.runners.flights import GRACE_SECONDS
+from django_manta.execution.runners.ray import chunk as chunks
+from django_manta.execution.runners.ray import messages
+
+#: How much work is put into one Ray task, and how many runs at the most.
+CHUNK_SECONDS = 0.04
+CHUNK_RUNS = 100
+
+#: The mates of a run that takes longer than this are taken back and given to others.
+SLOW_SECONDS = 0.1
+
+#: What a process wrote before it died has so long to arrive.
+LAST_WORDS_SECONDS = 3.0
+
+#: Without work and without anybody who listens the foreman leaves after so long.
+LONELY_SECONDS = 60.0
+
+#: How often the cluster is asked how large it is.
+COUNT_SECONDS = 5.0
+
+#: At most so many events in one answer.
+EVENTS = 2_000
+
+#: How many lost workers are remembered, whose submissions are refused.
+FENCED = 100_000
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """A run that is here: waiting for Ray, executing, or ended and not settled yet."""
+
+    token: int
+    run: str
+    task: str
+    worker: str
+    claim: dict[str, Any]
+    timeout: float | None
+    kind: "Kind"
+    chunk: "Chunk | None" = None
+    started_at: float | None = None
+    #: What its end counts as if its process has to be killed for it, and why.
+    doomed: tuple[str, str] | None = None
+    #: Somebody asked to cancel it before it was started.
+    unwanted: bool = False
+    #: The event that tells how it ended.
+    end: str = ""
+    timer: asyncio.TimerHandle | None = None
+
+
+@dataclass(slots=True)
+class Kind:
+    """What runs have in common that may share a chunk."""
+
+    options: dict[str, Any]
+    environment: dict[str, Any]
+    alone: bool
+
+
+@dataclass(slots=True, eq=False)
+class Chunk:
+    """A Ray task and what it was given to execute."""
+
+    id: str
+    held: dict[int, Held]
+    ref: Any = None
+    connection: "Connection | None" = None
+    pid: int = 0
+    node: str = ""
+    #: Whether it has been told to end, and so dies by our hand.
+    killed: bool = False
+    asked_back: bool = False
+    #: It said all it has to say.
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Outbox:
+    """What one worker is to be told."""
+
+    def __init__(self) -> None:
+        self.events: deque[str] = deque()
+        self.filled = asyncio.Event()
+
+    def add(self, event: str) -> None:
+        self.events.append(event)
+        self.filled.set()
+
+    async def take(self, seconds: float) -> list[str]:
+        if not self.events:
+            self.filled.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.filled.wait(), seconds)
+        return [self.events.popleft() for _ in range(min(EVENTS, len(self.events)))]
+
+
+class Foreman:
+    """The actor. ``speak`` answers at once; ``listen`` when there is something to tell."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.incarnation = secrets.token_hex(8)
+        self.secret = secrets.token_hex(16)
+        self.durations = Durations()
+        self.cpus = 1.0
+        self.held: dict[int, Held] = {}
+        self.chunks: dict[str, Chunk] = {}
+        self.outboxes: dict[str, Outbox] = {}
+        self.fenced: dict[str, None] = {}
+        self._server: asyncio.Server | None = None
+        self._opening = asyncio.Lock()
+        self._listened_at = time.monotonic()
+        self._background: set[asyncio.Task[None]] = set()
+
+    # -- what it is told -------------------------------------------------------------------------
+
+    async def speak(self, text: str) -> str:
+        try:
+            message = messages.hear(text)
+            verb = getattr(self, f"_hear_{message['verb']}", None)
+            if verb is None:
+                return self._answer(refused=f"unknown verb {message['verb']!r}")
+        except (messages.UnknownProtocol, ValueError, KeyError, AttributeError) as error:
+            return self._answer(refused=str(error))
+        await self._open()
+        answer: str = verb(message)
+        return answer
+
+    def _answer(self, **facts: Any) -> str:
+        plain = {"protocol": messages.PROTOCOL, "incarnation": self.incarnation, "cpus": self.cpus}
+        return messages.dump(plain | facts)
+
+    def _hear_attach(self, message: dict[str, Any]) -> str:
+        """A worker, or a new envoy of one, begins to listen: it is told all that is held for it."""
+        worker = message["worker"]
+        if worker in self.fenced:
+            return self._answer(refused="fenced")
+        self._listened_at = time.monotonic()
+        self.outboxes[worker] = Outbox()
+        for held in self.held.values():
+            if held.worker == worker:
+                self._tell_again(held)
+        return self._answer()
+
+    def _hear_submit(self, message: dict[str, Any]) -> str:
+        worker = message["worker"]
+        if worker in self.fenced:
+            # Its lease was lost, and its runs are another's by now.
+            return self._answer(refused="fenced")
+        if message["incarnation"] != self.incarnation:
+            return self._answer(refused="incarnation")
+        kinds = [Kind(each["options"], message["environment"], each["alone"]) for each in message["kinds"]]
+        new = []
+        for number, timeout, claim in message["orders"]:
+            token = claim["token"]
+            if token not in self.held:
+                held = Held(token, claim["id"], claim["task"], worker, claim, timeout, kinds[number])
+                self.held[token] = held
+                new.append(held)
+        self._dispatch(new)
+        return self._answer()
+
+    def _hear_settled(self, message: dict[str, Any]) -> str:
+        for token in message["tokens"]:
+            held = self.held.pop(token, None)
+            if held is not None and held.timer is not None:
+                held.timer.cancel()
+        return self._answer()
+
+    def _hear_cancel(self, message: dict[str, Any]) -> str:
+        for token in message["tokens"]:
+            held = self.held.get(token)
+            if held is not None and not held.end:
+                self._cancel(held, *message["doom"])
+        return self._answer()
+
+    def _hear_fence(self, message: dict[str, Any]) -> str:
+        """Refuse what a lost worker may still send, and say which of these executions are known."""
+        if message["former"]:
+            self.fenced[message["former"]] = None
+            self.outboxes.pop(message["former"], None)
+            while len(self.fenced) > FENCED:
+                del self.fenced[next(iter(self.fenced))]
+        asked = set(message["tokens"])
+        if message["complete"] and message["former"]:
+            # What else it had is settled, and nobody was left to say so.
+            self._hear_settled(
+                {"tokens": [each.token for each in self.held.values() if _is_over(each, message, asked)]}
+            )
+        known = [self.held[token] for token in message["tokens"] if token in self.held]
+        return self._answer(known=[[held.claim, held.timeout, held.kind.alone] for held in known])
+
+    def _hear_adopt(self, message: dict[str, Any]) -> str:
+        for token in message["tokens"]:
+            held = self.held.get(token)
+            if held is not None:
+                held.worker = message["worker"]
+                self._tell_again(held)
+        return self._answer()
+
+    async def listen(self, text: str) -> str:
+        message = messages.hear(text)
+        worker = message["worker"]
+        outbox = self.outboxes.get(worker)
+        if worker in self.fenced or outbox is None:
+            return self._answer(refused="fenced" if worker in self.fenced else "unknown", events=[])
+        self._listened_at = time.monotonic()
+        events = await outbox.take(message["seconds"])
+        self._listened_at = time.monotonic()
+        # The events are JSON already.
+        head = self._answer()
+        return f'{head[:-1]},"events":[{",".join(events)}]}}'
+
+    def _tell(self, held: Held, event: str) -> None:
+        outbox = self.outboxes.get(held.worker)
+        if outbox is not None:
+            outbox.add(event)
+
+    def _tell_again(self, held: Held) -> None:
+        if held.end:
+            self._tell(held, held.end)
+        elif held.started_at is not None:
+            self._tell(held, messages.dump(["started", held.token, time.monotonic() - held.started_at]))
+
+    # -- life ------------------------------------------------------------------------------------
+
+    async def _open(self) -> None:
+        async with self._opening:
+            if self._server is not None:
+                return
+            import ray
+
+            tls = chunks.server_context() if chunks.uses_tls() else None
+            self._host = ray.util.get_node_ip_address()
+            loop = asyncio.get_running_loop()
+            self._server = await loop.create_server(lambda: Connection(self), self._host, 0, ssl=tls)
+            self._port = self._server.sockets[0].getsockname()[1]
+            self._remote = ray.remote(max_retries=0, num_cpus=1)(chunks.execute)
+            await self._count()
+            self._in_background(self._keep())
+
+    async def _keep(self) -> None:
+        """Know how large the cluster is, and leave when nobody needs a foreman any more."""
+        while True:
+            await asyncio.sleep(COUNT_SECONDS)
+            await self._count()
+            if not self.held and time.monotonic() - self._listened_at > LONELY_SECONDS:
+                # It holds nothing: whoever comes next starts another one.
+                os._exit(0)
+
+    async def _count(self) -> None:
+        import ray
+
+        with contextlib.suppress(Exception):
+            resources = await asyncio.to_thread(ray.cluster_resources)
+            self.cpus = max(1.0, resources.get("CPU", 1.0))
+
+    def _in_background(self, coroutine: Any) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    # -- handing out -----------------------------------------------------------------------------
+
+    def _dispatch(self, new: Iterable[Held]) -> None:
+        """Short runs of a kind share a chunk; what is not known to be short, or travels alone, has one of its own."""
+        short: dict[int, list[Held]] = {}
+        for held in new:
+            if held.kind.alone or self.durations.of(held.task) is None:
+                self._launch([held])
+            else:
+                short.setdefault(id(held.kind), []).append(held)
+        for alike in short.values():
+            self._launch_chunks(alike)
+
+    def _launch_chunks(self, alike: list[Held]) -> None:
+        # Not all into one: every processor shall have something to do.
+        most = min(CHUNK_RUNS, math.ceil(len(alike) / self.cpus))
+        together: list[Held] = []
+        seconds = 0.0
+        for held in alike:
+            expected = self.durations.of(held.task) or 0.0
+            if together and (len(together) >= most or seconds + expected > CHUNK_SECONDS):
+                self._launch(together)
+                together, seconds = [], 0.0
+            together.append(held)
+            seconds += expected
+        self._launch(together)
+
+    def _launch(self, together: list[Held]) -> None:
+        chunk = Chunk(secrets.token_hex(8), {held.token: held for held in together})
+        self.chunks[chunk.id] = chunk
+        for held in together:
+            held.chunk = chunk
+        kind = together[0].kind
+        more = f"+{len(together) - 1}" if len(together) > 1 else ""
+        order = {
+            "protocol": messages.PROTOCOL,
+            "chunk": chunk.id,
+            "foreman": {"host": self._host, "port": self._port, "secret": self.secret, "tls": chunks.uses_tls()},
+            "environment": kind.environment,
+            "claims": [held.claim for held in together],
+        }
+        payload = messages.dump(order).encode("utf-8", "surrogatepass")
+        chunk.ref = self._remote.options(name=f"manta:{together[0].run}{more}", **kind.options).remote(payload)
+        self._in_background(self._watch(chunk))
+
+    async def _watch(self, chunk: Chunk) -> None:
+        """Wait for the end of a Ray task, and see to what it did not execute."""
+        error: Exception | None = None
+        try:
+            undelivered = await chunk.ref
+        except Exception as raised:
+            error, undelivered = raised, b""
+        if chunk.connection is not None or error is None:
+            # Whatever it wrote comes before the end of its connection.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(chunk.over.wait(), LAST_WORDS_SECONDS if chunk.connection is not None else 0.0)
+        if undelivered:
+            for frame in json.loads(undelivered.decode("utf-8", "surrogatepass")):
+                self._heed(chunk, frame)
+        del self.chunks[chunk.id]
+        if chunk.connection is not None:
+            chunk.connection.chunks.discard(chunk.id)
+        left = [held for held in chunk.held.values() if held.chunk is chunk and not held.end]
+        if left:
+            self._bury(chunk, left, error)
+
+    # -- the dead --------------------------------------------------------------------------------
+
+    def _bury(self, chunk: Chunk, left: list[Held], error: Exception | None) -> None:
+        """A Ray task is over and has not executed all it was given."""
+        from ray import exceptions
+
+        started = [held for held in left if held.started_at is not None]
+        unstarted = [held for held in left if held.started_at is None]
+        if isinstance(error, exceptions.RayTaskError | exceptions.RuntimeEnvSetupError) and not started:
+            for held in unstarted:
+                self._end(held, ["refused", held.token, _words(error)])
+            return
+        if error is None or isinstance(error, exceptions.TaskCancelledError):
+            if not started and not chunk.killed:
+                # Cancelled before it began, for the sake of one of them, or it could not be heard.
+                self._return_or_dispatch(unstarted)
+                return
+        elif not isinstance(
+            error, exceptions.WorkerCrashedError | exceptions.OutOfMemoryError | exceptions.RayTaskError
+        ):
+            for held in left:
+                self._end(held, ["lost", held.token, f"{type(error).__name__}: {_words(error)}", held.kind.alone])
+            return
+        presumed = not started and not chunk.killed
+        if presumed:
+            # It died before it could say what it was at: of the first of its orders, most likely.
+            started, unstarted = unstarted[:1], unstarted[1:]
+        for held in started:
+            self._end(held, ["died", held.token, self._evidence(chunk, held, error, presumed)])
+        for held in unstarted:
+            # Others may have room for it, and whoever was killed in its company is none of its business.
+            self._end(held, ["returned", held.token])
+
+    def _evidence(self, chunk: Chunk, held: Held, error: Exception | None, presumed: bool) -> dict[str, Any]:
+        from ray import exceptions
+
+        words = "Its process on Ray died."
+        if isinstance(error, exceptions.OutOfMemoryError):
+            words = f"Ray ended its process for lack of memory. {_words(error)}"
+        elif isinstance(error, exceptions.RayTaskError):
+            words = f"Its process on Ray failed: {_words(error)}"
+        return {
+            "pid": chunk.pid,
+            "killed": chunk.killed,
+            "doomed": held.doomed,
+            "presumed": presumed,
+            "seconds": 0.0 if held.started_at is None else time.monotonic() - held.started_at,
+            "words": words,
+        }
+
+    def _return_or_dispatch(self, unstarted: list[Held]) -> None:
+        again = []
+        for held in unstarted:
+            held.chunk = None
+            if held.unwanted:
+                self._end(held, ["returned", held.token])
+            else:
+                again.append(held)
+        self._dispatch(again)
+
+    # -- what chunks tell ------------------------------------------------------------------------
+
+    def _heed(self, chunk: Chunk, frame: list[Any]) -> None:
+        kind = frame[0]
+        if kind == "given back":
+            given_back = [held for token in frame[1] if (held := chunk.held.pop(token, None)) is not None]
+            chunk.asked_back = False
+            self._return_or_dispatch([held for held in given_back if held.chunk is chunk and not held.end])
+            return
+        if kind == "done":
+            chunk.over.set()
+            return
+        held = chunk.held.get(frame[1])
+        if held is None or held.end or held.chunk is not chunk:
+            return
+        if kind == "started":
+            self._started(chunk, held)
+        elif kind == "ended":
+            if frame[3] is not None:
+                self.durations.note(held.task, frame[3][2])
+            self._end(held, frame)
+
+    def _started(self, chunk: Chunk, held: Held) -> None:
+        held.started_at = time.monotonic()
+        loop = asyncio.get_running_loop()
+        if held.timeout is not None:
+            held.doomed = "TIMED_OUT", f"The task ran longer than its timeout of {held.timeout:g} s."
+            held.timer = loop.call_later(held.timeout + GRACE_SECONDS, self._kill, held)
+        if held.unwanted:
+            self._cancel(held, "CANCELLED", "It was cancelled.")
+        if len(chunk.held) > 1:
+            loop.call_later(SLOW_SECONDS, self._take_back_behind, held)
+        self._tell(held, messages.dump(["started", held.token, 0.0]))
+
+    def _end(self, held: Held, event: list[Any]) -> None:
+        if held.timer is not None:
+            held.timer.cancel()
+        held.end = messages.dump(event)
+        if held.chunk is not None:
+            held.chunk.held.pop(held.token, None)
+            held.chunk = None
+        self._tell(held, held.end)
+
+    def _take_back_behind(self, head: Held) -> None:
+        chunk = head.chunk
+        if chunk is None or head.end or len(chunk.held) < 2 or chunk.asked_back or chunk.connection is None:
+            return
+        assert head.started_at is not None
+        self.durations.note(head.task, time.monotonic() - head.started_at)
+        chunk.asked_back = True
+        chunk.connection.send(["take back"])
+
+    # -- ending what runs ------------------------------------------------------------------------
+
+    def _cancel(self, held: Held, outcome: str, reason: str) -> None:
+        """Raise inside it, and kill its process if that does not end it in time."""
+        import ray
+
+        chunk = held.chunk
+        if chunk is None:
+            return
+        if held.started_at is None:
+            held.unwanted = True
+            if chunk.connection is None:
+                # Ray has not begun it. Its mates, if it has any, are handed out again.
+                ray.cancel(chunk.ref)
+            else:
+                chunk.connection.send(["interrupt", held.token, outcome, reason])
+        elif held.doomed is None or held.doomed[0] == "TIMED_OUT":
+            # Its time limit dooms it from the start, and must not keep anybody from ending it sooner.
+            held.doomed = outcome, reason
+            if held.timer is not None:
+                held.timer.cancel()
+            held.timer = asyncio.get_running_loop().call_later(GRACE_SECONDS, self._kill, held)
+            if chunk.connection is not None:
+                chunk.connection.send(["interrupt", held.token, outcome, reason])
+
+    def _kill(self, held: Held) -> None:
+        import ray
+
+        chunk = held.chunk
+        if chunk is not None and not held.end:
+            chunk.killed = True
+            # Ray says at once that it is cancelled; the end of its connection says when it is.
+            ray.cancel(chunk.ref, force=True)
+
+
+class Connection(asyncio.Protocol):
+    """A Ray worker process that executes chunks."""
+
+    def __init__(self, foreman: Foreman) -> None:
+        self.foreman = foreman
+        self.inbox = messages.Inbox()
+        self.chunks: set[str] = set()
+        self._current: Chunk | None = None
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for frame in self.inbox.feed(data):
+                self._heed(frame)
+        except (ValueError, KeyError, IndexError, TypeError):
+            # Not one of ours, or a task has written over what it should not have.
+            self.close()
+
+    def _heed(self, frame: list[Any]) -> None:
+        if frame[0] == "hello":
+            _, secret, chunk_id, pid, node = frame
+            if not hmac.compare_digest(str(secret), self.foreman.secret):
+                self.close()
+                return
+            self._current = self.foreman.chunks.get(chunk_id)
+            if self._current is not None:
+                self.chunks.add(chunk_id)
+                self._current.connection, self._current.pid, self._current.node = self, pid, node
+                for held in list(self._current.held.values()):
+                    if held.unwanted:
+                        self.send(["interrupt", held.token, "CANCELLED", "It was cancelled."])
+        elif self._current is not None:
+            self.foreman._heed(self._current, frame)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        for chunk_id in self.chunks:
+            chunk = self.foreman.chunks.get(chunk_id)
+            if chunk is not None:
+                chunk.over.set()
+
+    def send(self, frame: list[Any]) -> None:
+        if self._transport is not None:
+            self._transport.write(messages.frame(frame))
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+
+def _is_over(held: Held, message: dict[str, Any], asked: set[int]) -> bool:
+    return bool(held.end) and held.worker == message["former"] and held.token not in asked
+
+
+def _words(error: Exception) -> str:
+    """The end of what an exception says: the cause, where Ray puts it."""
+    return str(error).strip()[-2000:]

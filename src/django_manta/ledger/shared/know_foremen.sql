@@ -1,0 +1,5 @@
+-- The foremen to which a worker may have given runs, before it gives them any.
+UPDATE manta_worker
+SET foremen = %(foremen)s
+WHERE id = %(worker)s AND lost_at IS NULL
+RETURNING id

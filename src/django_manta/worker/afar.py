@@ -1,0 +1,443 @@
+"""
+The runner ``ray``: this worker's runs in the hands of foremen on a Ray cluster.
+
+What is claimed is submitted to the foreman of this release (home) through the envoy; what the foreman tells comes
+back through the loop's selector. Before anything is given to a foreman its name and incarnation are written to the
+worker's row: whoever finds this worker lost knows whom to ask. A Ray that is away costs time: the lease is renewed,
+outcomes wait at the foreman, and nothing more is claimed.
+"""
+
+import logging
+import os
+import selectors
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+from uuid import UUID
+
+from django_manta import resources
+from django_manta.conf import Config
+from django_manta.execution.admission import backend_of, refuse, resolve
+from django_manta.execution.durations import Durations
+from django_manta.execution.runners.flights import Died, Flight
+from django_manta.execution.runners.ray import messages
+from django_manta.execution.runners.ray.envoys import Envoy
+from django_manta.ledger import Claimed, Ledger
+from django_manta.states import Outcome
+from django_manta.worker.adoption import Adoption
+from django_manta.worker.dispatch import Appetite
+from django_manta.worker.hosting import Host
+from django_manta.worker.losses import lost
+
+logger = logging.getLogger("django_manta")
+
+#: Short runs: so much work may be on Ray for each of its processors, so that it never waits for the next claim.
+WINDOW_SECONDS = 0.25
+
+#: What was claimed and cannot be submitted is given back after so long: another worker may reach Ray.
+OVERDUE_SECONDS = 2.0
+
+
+@dataclass(slots=True, eq=False)
+class Abroad:
+    """A run that a foreman has, or is about to get."""
+
+    flight: Flight
+    foreman: str
+    incarnation: str
+    alone: bool
+
+
+class OnRay:
+    """See hosting.Runner."""
+
+    recovers = True
+
+    def __init__(self, host: Host, selector: selectors.BaseSelector, backend: Any, name_of_settings: str) -> None:
+        config: Config = backend.config
+        given = config.ray
+        self.host = host
+        self.config = config
+        self.address: str = given["ADDRESS"]
+        #: A Ray of our own ends with us.
+        self.outlives_worker = self.address != "local"
+        self.home = f"manta:{config.cluster}:{given['VERSION']}"
+        self.environment = {"settings": name_of_settings, "path": _importable()}
+        default = given["RUNTIME_ENV"]
+        self.envoy = Envoy(
+            selector,
+            {
+                "address": self.address,
+                "namespace": given["NAMESPACE"],
+                "num_cpus": given["NUM_CPUS"],
+                "runtime_env": config.runtime_envs.get(default, {}),
+            },
+            on_message=self._hear,
+            on_gone=self._envoy_gone,
+        )
+        self.durations = Durations()
+        self.cpus = 1.0
+        self.backlog: deque[Flight] = deque()
+        self.abroad: dict[int, Abroad] = {}
+        #: Heard to have ended, and by whom; the foreman keeps them until the ledger has them.
+        self.unsettled: dict[int, str] = {}
+        #: The foremen that can be spoken to, and all that this identity ever knew, by name and incarnation.
+        self.reached: dict[str, str] = {}
+        self.known: list[tuple[str, str]] = []
+        self.recorded = True
+        self.adoption = Adoption(self, backend)
+        self.stopping = False
+        self._worker = ""
+        self._introduced = False
+        self._away_since: float | None = None
+        self._told: dict[str, list[int]] = {}
+
+    @property
+    def words(self) -> str:
+        return f"Ray at {self.address}"
+
+    @property
+    def slots(self) -> int:
+        most: int = self.config.ray["MAX_IN_FLIGHT"]
+        return most
+
+    # -- life ------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self.envoy.start()
+        self._introduce()
+
+    def _introduce(self) -> None:
+        """Say who we are: an envoy that has just been started, or under which identity we begin anew."""
+        self._worker, self._introduced = self.host.id, True
+        self.envoy.send(["open", self._worker, self.home])
+
+    def stop(self) -> list[Flight]:
+        self.stopping = True
+        left = list(self.backlog)
+        self.backlog.clear()
+        return left
+
+    def interrupt(self, kill_at: float) -> None:
+        if self.outlives_worker:
+            return
+        for name, tokens in self._by_foreman(list(self.abroad)).items():
+            self.say(name, "cancel", tokens=tokens, doom=[Outcome.INTERRUPTED.value, "The worker was stopped."])
+
+    def kill(self) -> None:
+        pass
+
+    def drop(self) -> None:
+        """Our lease is lost. What is on Ray goes on, for whoever adopts it: perhaps for us, under another name."""
+        self.backlog.clear()
+        self.abroad.clear()
+        self.unsettled.clear()
+        self.reached.clear()
+        self.known.clear()
+        self._told.clear()
+        self.adoption.forget()
+
+    def close(self) -> None:
+        self._flush_settled()
+        self.envoy.close()
+
+    # -- the path of a run -----------------------------------------------------------------------
+
+    @property
+    def is_ready(self) -> bool:
+        return self.home in self.reached and self.recorded and self._worker == self.host.id
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self.abroad)
+
+    def appetite(self, queues: Sequence[str], now: float) -> list[Appetite]:
+        if not self.is_ready or self.stopping or not queues:
+            return []
+        window = self._window()
+        free = window - len(self.abroad) - len(self.backlog)
+        # Not for a run or two, where runs are short: a claim costs as much for one as for twenty.
+        return [Appetite(free, queues)] if free >= max(1, self._handful(window)) else []
+
+    def _window(self) -> int:
+        given = self.config.ray
+        window = int(self.cpus) + given["AHEAD"]
+        if self.durations.overall is not None:
+            window = max(window, int(self.cpus * WINDOW_SECONDS / max(self.durations.overall, 1e-6)))
+        return int(min(window, given["MAX_IN_FLIGHT"]))
+
+    def _handful(self, window: int) -> int:
+        overall = self.durations.overall
+        return window // 4 if overall is not None and overall < 0.005 else 1
+
+    def next_appetite(self, now: float) -> float | None:
+        return None
+
+    def take_on(self, flights: Sequence[Flight]) -> None:
+        self.backlog.extend(flights)
+
+    def take_back(self, flights: Sequence[Flight], now: float) -> None:
+        self.backlog.extendleft(reversed(flights))
+
+    @property
+    def waits(self) -> bool:
+        return bool(self.backlog)
+
+    def dispatch(self) -> None:
+        """Everything that waits, in one message."""
+        if self.backlog and self.is_ready:
+            flights = list(self.backlog)
+            self.backlog.clear()
+            self._submit(flights, self.reached[self.home])
+
+    def _submit(self, flights: list[Flight], incarnation: str) -> None:
+        kinds: list[dict[str, Any]] = []
+        places: dict[str, int] = {}
+        orders = []
+        for flight in flights:
+            claim = flight.claim
+            try:
+                options, special = _needs(backend_of(claim.backend).config, claim)
+            except Exception as refusal:
+                # Its task, or the environment that it asks for, is not known to this release.
+                self.abroad.pop(claim.token, None)
+                self.host.settle(flight, refuse(claim, refusal, "ray"))
+                continue
+            alone = special or claim.suspect or bool(claim.losses or claim.crashes)
+            kind = {"options": options, "alone": alone}
+            place = places.setdefault(messages.dump(kind), len(kinds))
+            if place == len(kinds):
+                kinds.append(kind)
+            orders.append([place, flight.timeout, messages.claim_to_json(claim)])
+            self.abroad[claim.token] = Abroad(flight, self.home, incarnation, alone)
+        if orders:
+            self.say(
+                self.home, "submit", incarnation=incarnation, environment=self.environment, kinds=kinds, orders=orders
+            )
+
+    def overdue(self, now: float) -> list[Flight]:
+        if not self.backlog or self.is_ready:
+            return []
+        overdue = [flight for flight in self.backlog if now - flight.waiting_since > OVERDUE_SECONDS]
+        self.backlog = deque(flight for flight in self.backlog if flight not in overdue)
+        return overdue
+
+    def tend(self, now: float) -> float | None:
+        times = [self.envoy.tend(now)]
+        if self.envoy.is_up and (not self._introduced or self._worker != self.host.id):
+            self._introduce()
+        self._flush_settled()
+        times.append(self.adoption.tend(now))
+        return min((due for due in times if due is not None), default=None)
+
+    def cancel(self, flight: Flight) -> list[Flight]:
+        token = flight.claim.token
+        if flight in self.backlog:
+            self.backlog.remove(flight)
+            return [flight]
+        if token in self.abroad:
+            name = self.abroad[token].foreman
+            self.say(name, "cancel", tokens=[token], doom=[Outcome.CANCELLED.value, "It was cancelled."])
+        return []
+
+    def note(self, task: str, seconds: float) -> None:
+        self.durations.note(task, seconds)
+
+    def settled(self, tokens: Sequence[int]) -> None:
+        for token in tokens:
+            name = self.unsettled.pop(token, None)
+            here = self.abroad.pop(token, None)
+            if name is None and here is not None:
+                name = here.foreman
+            if name is not None:
+                self._told.setdefault(name, []).append(token)
+
+    def _flush_settled(self) -> None:
+        if not self._told:
+            return
+        told, self._told = self._told, {}
+        for name, tokens in told.items():
+            self.say(name, "settled", tokens=tokens)
+        busy = {each.foreman for each in self.abroad.values()} | set(self.unsettled.values()) | {self.home}
+        for name in told.keys() - busy:
+            # What another release left behind is collected.
+            self.envoy.send(["close", name])
+            self.reached.pop(name, None)
+
+    def _by_foreman(self, tokens: Sequence[int]) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for token in tokens:
+            found.setdefault(self.abroad[token].foreman, []).append(token)
+        return found
+
+    # -- the database ----------------------------------------------------------------------------
+
+    def unknown(self, executions: list[tuple[UUID, int]]) -> list[tuple[UUID, int]]:
+        """A claim, or an adoption, whose answer was lost: the foremen know whether they have it."""
+        self.adoption.ask_about_our_own([each for each in executions if each[1] not in self.unsettled])
+        return []
+
+    def talk(self, ledger: Ledger, now: float) -> float | None:
+        if self._worker != self.host.id:
+            return None
+        if not self.recorded and ledger.know_foremen(self._worker, self.known):
+            self.recorded = True
+        return self.adoption.talk(ledger, now)
+
+    def meet(self, name: str, incarnation: str) -> None:
+        """We may have runs there from now on: the worker's row must say so first."""
+        if (name, incarnation) not in self.known:
+            self.known.append((name, incarnation))
+            self.recorded = False
+
+    # -- what the envoy tells --------------------------------------------------------------------
+
+    def adopt(self, foreman: tuple[str, str], flights: Sequence[tuple[Flight, bool]]) -> None:
+        """The ledger says that these are ours now; the foreman shall tell us of them."""
+        for flight, alone in flights:
+            self.abroad[flight.claim.token] = Abroad(flight, *foreman, alone)
+        self.host.adopted(flight for flight, _ in flights)
+        self.say(foreman[0], "adopt", tokens=[flight.claim.token for flight, _ in flights])
+
+    def say(self, name: str, verb: str, number: int | None = None, **facts: Any) -> None:
+        self.envoy.send(["say", name, number, messages.say(verb, worker=self._worker, **facts)])
+
+    def _hear(self, message: list[Any]) -> None:
+        kind, *body = message
+        if kind == "heard":
+            name, self.cpus, events = body
+            for event in events:
+                self._heed(name, event)
+        elif kind == "answer":
+            number, text = body
+            self.adoption.answered(number, messages.hear(text))
+        elif kind == "foreman":
+            self._found(*body)
+        elif kind == "gone":
+            self._lost(*body)
+        elif kind == "away":
+            self._away(body[0])
+        elif kind == "refused":
+            logger.error("The foreman %s refuses this worker: %s.", *body)
+            self.reached.pop(body[0], None)
+
+    def _envoy_gone(self) -> None:
+        self.reached.clear()
+        self._introduced = False
+        self._away("The process that spoke with it ended.")
+
+    def _away(self, why: str) -> None:
+        if self._away_since is None and not self.stopping:
+            self._away_since = time.monotonic()
+            logger.warning("Ray is away: %s", why)
+
+    def _found(self, name: str, incarnation: str, cpus: float) -> None:
+        if self._away_since is not None:
+            logger.info("Ray is back after %.1f s.", time.monotonic() - self._away_since)
+            self._away_since = None
+        self.cpus = cpus
+        self.reached[name] = incarnation
+        self.meet(name, incarnation)
+        # Whoever had that name before is no more.
+        self._give_up(name, incarnation)
+        self._submit_again(name, incarnation)
+
+    def _lost(self, name: str, incarnation: str) -> None:
+        """The foreman is dead, or never was."""
+        if self.reached.get(name) == incarnation:
+            del self.reached[name]
+        self.adoption.gone(name)
+        self._give_up(name, None)
+        if name == self.home:
+            logger.warning("The foreman %s is gone; starting another.", name)
+            self.envoy.send(["open", self._worker, self.home])
+
+    def _give_up(self, name: str, living: str | None) -> None:
+        """What a dead foreman had is lost."""
+        gone = [each for each in self.abroad.values() if each.foreman == name and each.incarnation != living]
+        for each in gone:
+            del self.abroad[each.flight.claim.token]
+            words = "The foreman on Ray that held the run is gone."
+            self.host.settle(each.flight, lost(each.flight.claim, alone=each.alone, words=words))
+
+    def _submit_again(self, name: str, incarnation: str) -> None:
+        """What an envoy may have taken with it: the foreman takes no order twice."""
+        unsure = [each for each in self.abroad.values() if each.foreman == name and each.flight.started_at is None]
+        if unsure and name == self.home:
+            # At once: what the foreman says of one that we did not know would be forgotten there.
+            self._submit([each.flight for each in unsure], incarnation)
+
+    # -- what a foreman tells --------------------------------------------------------------------
+
+    def _heed(self, name: str, event: list[Any]) -> None:
+        kind, token, *body = event
+        here = self.abroad.get(token)
+        if here is None:
+            if kind != "started" and token not in self.unsettled and not self.adoption.is_about(token):
+                # It was settled, or is another's: nobody has to keep it for us.
+                self._told.setdefault(name, []).append(token)
+            return
+        flight = here.flight
+        if kind == "started":
+            flight.started_at = time.monotonic() - body[0]
+            self.host.started(flight)
+            return
+        del self.abroad[token]
+        self.unsettled[token] = name
+        if kind == "ended":
+            settled, row = body
+            outcome = None if row is None else messages.outcome_from_json(flight.claim.id, token, row)
+            self.host.ended(flight, outcome, settled)
+        elif kind == "returned":
+            # The foreman has no use for it: others may.
+            flight.unwanted = True
+            self.host.returned([flight])
+        elif kind == "died":
+            self.host.died(_died(flight, body[0]))
+        elif kind == "lost":
+            words, alone = body
+            self.host.settle(flight, lost(flight.claim, alone=alone, words=f"Its node on Ray is gone. {words}"))
+        elif kind == "refused":
+            refusal = RuntimeError(f"Ray could not begin it: {body[0]}")
+            self.host.settle(flight, refuse(flight.claim, refusal, "ray"))
+
+
+def _died(flight: Flight, evidence: dict[str, Any]) -> Died:
+    now = time.monotonic()
+    flight.started_at = now - evidence["seconds"]
+    if evidence["doomed"] is not None:
+        outcome, reason = evidence["doomed"]
+        flight.doomed = Outcome(outcome), reason
+        flight.kill_at = now
+    return Died(
+        pid=evidence["pid"],
+        # Which run it was at is known, whatever it died of.
+        code=1,
+        started=[flight],
+        unstarted=[],
+        output="",
+        peak_memory=None,
+        killed=evidence["killed"],
+        presumed=evidence["presumed"],
+        words=evidence["words"],
+    )
+
+
+def _importable() -> list[str]:
+    import sys
+
+    return [os.path.abspath(place) for place in sys.path]  # noqa: PTH100
+
+
+def _needs(config: Config, claim: Claimed) -> tuple[dict[str, Any], bool]:
+    """What Ray is asked for, and whether nobody shares it. Raise TaskNotFound, or LookupError."""
+    return _needed(config, claim.task, claim.queue, claim.backend, claim.overrides)
+
+
+@lru_cache(maxsize=4096)
+def _needed(config: Config, task: str, queue: str, backend: str, overrides: str) -> tuple[dict[str, Any], bool]:
+    asked = resolve(config, task, queue, 0, backend, overrides).options.ray
+    return resources.ray_options(asked, config.runtime_envs, config.ray["RUNTIME_ENV"]), resources.is_special(asked)
