@@ -495,3 +495,39 @@ async def block_or_sleep(block: bool) -> None:
     if block:
         time.sleep(10)
     await asyncio.sleep(0.2)
+
+
+# -- on Ray ------------------------------------------------------------------------------------------
+
+
+@task
+def exit_at(number: int, last: int) -> int:
+    """One of many short ones ends its process."""
+    if number == last:
+        os._exit(9)
+    return number
+
+
+@task(ray={"num_cpus": 0.05})
+def stay_on_ray(label: str, seconds: float) -> str:
+    """Leaves a mark when it has started, and takes so little of a processor that many can stay at a time."""
+    Ledgerline.objects.create(label=label, amount=os.getpid())
+    time.sleep(seconds)
+    return label
+
+
+@task(atomic=True, ray={"num_cpus": 0.05})
+def write_slowly_on_ray(label: str, seconds: float) -> None:
+    time.sleep(seconds)
+    Ledgerline.objects.create(label=label)
+
+
+@task(ray={"num_cpus": 1, "resources": {"doomed_node": 0.01}})
+def stay_on_the_doomed_node(label: str, seconds: float) -> None:
+    Ledgerline.objects.create(label=label)
+    time.sleep(seconds)
+
+
+@task(ray={"num_cpus": 2})
+def take_two_processors(seconds: float) -> None:
+    time.sleep(seconds)

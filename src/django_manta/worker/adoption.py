@@ -103,9 +103,8 @@ class Adoption:
     def _ask(self, case: Case, foreman: Incarnation) -> None:
         number = next(self._numbers)
         self._questions[number] = case, foreman
-        self.runner.say(
-            foreman[0], "fence", number, former=case.former, tokens=list(case.orphans), complete=case.complete
-        )
+        keys = [messages.key_of(orphan.id.hex, token) for token, orphan in case.orphans.items()]
+        self.runner.say(foreman[0], "fence", number, former=case.former, keys=keys, complete=case.complete)
 
     def answered(self, number: int, told: dict[str, Any]) -> None:
         case, foreman = self._questions.pop(number, (None, ("", "")))

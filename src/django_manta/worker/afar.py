@@ -82,8 +82,8 @@ class OnRay:
         self.cpus = 1.0
         self.backlog: deque[Flight] = deque()
         self.abroad: dict[int, Abroad] = {}
-        #: Heard to have ended, and by whom; the foreman keeps them until the ledger has them.
-        self.unsettled: dict[int, str] = {}
+        #: Heard to have ended, by whom, and under which key; the foreman keeps them until the ledger has them.
+        self.unsettled: dict[int, tuple[str, str]] = {}
         #: The foremen that can be spoken to, and all that this identity ever knew, by name and incarnation.
         self.reached: dict[str, str] = {}
         self.known: list[tuple[str, str]] = []
@@ -93,7 +93,8 @@ class OnRay:
         self._worker = ""
         self._introduced = False
         self._away_since: float | None = None
-        self._told: dict[str, list[int]] = {}
+        #: What each foreman is to be told that it need not keep any longer.
+        self._told: dict[str, list[str]] = {}
 
     @property
     def words(self) -> str:
@@ -124,8 +125,8 @@ class OnRay:
     def interrupt(self, kill_at: float) -> None:
         if self.outlives_worker:
             return
-        for name, tokens in self._by_foreman(list(self.abroad)).items():
-            self.say(name, "cancel", tokens=tokens, doom=[Outcome.INTERRUPTED.value, "The worker was stopped."])
+        for name, keys in self._by_foreman().items():
+            self.say(name, "cancel", keys=keys, doom=[Outcome.INTERRUPTED.value, "The worker was stopped."])
 
     def kill(self) -> None:
         pass
@@ -240,7 +241,7 @@ class OnRay:
             return [flight]
         if token in self.abroad:
             name = self.abroad[token].foreman
-            self.say(name, "cancel", tokens=[token], doom=[Outcome.CANCELLED.value, "It was cancelled."])
+            self.say(name, "cancel", keys=[_key(flight.claim)], doom=[Outcome.CANCELLED.value, "It was cancelled."])
         return []
 
     def note(self, task: str, seconds: float) -> None:
@@ -248,29 +249,28 @@ class OnRay:
 
     def settled(self, tokens: Sequence[int]) -> None:
         for token in tokens:
-            name = self.unsettled.pop(token, None)
             here = self.abroad.pop(token, None)
-            if name is None and here is not None:
-                name = here.foreman
-            if name is not None:
-                self._told.setdefault(name, []).append(token)
+            told = (here.foreman, _key(here.flight.claim)) if here is not None else None
+            told = self.unsettled.pop(token, told)
+            if told is not None:
+                self._told.setdefault(told[0], []).append(told[1])
 
     def _flush_settled(self) -> None:
         if not self._told:
             return
         told, self._told = self._told, {}
-        for name, tokens in told.items():
-            self.say(name, "settled", tokens=tokens)
-        busy = {each.foreman for each in self.abroad.values()} | set(self.unsettled.values()) | {self.home}
-        for name in told.keys() - busy:
+        for name, keys in told.items():
+            self.say(name, "settled", keys=keys)
+        busy = {each.foreman for each in self.abroad.values()} | {name for name, _ in self.unsettled.values()}
+        for name in told.keys() - busy - {self.home}:
             # What another release left behind is collected.
             self.envoy.send(["close", name])
             self.reached.pop(name, None)
 
-    def _by_foreman(self, tokens: Sequence[int]) -> dict[str, list[int]]:
-        found: dict[str, list[int]] = {}
-        for token in tokens:
-            found.setdefault(self.abroad[token].foreman, []).append(token)
+    def _by_foreman(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for here in self.abroad.values():
+            found.setdefault(here.foreman, []).append(_key(here.flight.claim))
         return found
 
     # -- the database ----------------------------------------------------------------------------
@@ -300,7 +300,7 @@ class OnRay:
         for flight, alone in flights:
             self.abroad[flight.claim.token] = Abroad(flight, *foreman, alone)
         self.host.adopted(flight for flight, _ in flights)
-        self.say(foreman[0], "adopt", tokens=[flight.claim.token for flight, _ in flights])
+        self.say(foreman[0], "adopt", keys=[_key(flight.claim) for flight, _ in flights])
 
     def say(self, name: str, verb: str, number: int | None = None, **facts: Any) -> None:
         self.envoy.send(["say", name, number, messages.say(verb, worker=self._worker, **facts)])
@@ -373,12 +373,13 @@ class OnRay:
     # -- what a foreman tells --------------------------------------------------------------------
 
     def _heed(self, name: str, event: list[Any]) -> None:
-        kind, token, *body = event
+        kind, key, *body = event
+        token = messages.token_of(key)
         here = self.abroad.get(token)
-        if here is None:
+        if here is None or _key(here.flight.claim) != key:
             if kind != "started" and token not in self.unsettled and not self.adoption.is_about(token):
                 # It was settled, or is another's: nobody has to keep it for us.
-                self._told.setdefault(name, []).append(token)
+                self._told.setdefault(name, []).append(key)
             return
         flight = here.flight
         if kind == "started":
@@ -386,7 +387,7 @@ class OnRay:
             self.host.started(flight)
             return
         del self.abroad[token]
-        self.unsettled[token] = name
+        self.unsettled[token] = name, key
         if kind == "ended":
             settled, row = body
             outcome = None if row is None else messages.outcome_from_json(flight.claim.id, token, row)
@@ -403,6 +404,10 @@ class OnRay:
         elif kind == "refused":
             refusal = RuntimeError(f"Ray could not begin it: {body[0]}")
             self.host.settle(flight, refuse(flight.claim, refusal, "ray"))
+
+
+def _key(claim: Claimed) -> str:
+    return messages.key_of(claim.id.hex, claim.token)
 
 
 def _died(flight: Flight, evidence: dict[str, Any]) -> Died:

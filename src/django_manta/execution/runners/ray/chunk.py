@@ -85,9 +85,9 @@ class Executor:
         self._lock = threading.Lock()
         #: Both threads write, and a frame must not end up inside another.
         self._sending = threading.Lock()
-        self._current: int | None = None
-        #: The token to interrupt, what that counts as, and why.
-        self._interrupt: tuple[int, str, str] | None = None
+        self._current: str | None = None
+        #: The execution to interrupt, what that counts as, and why.
+        self._interrupt: tuple[str, str, str] | None = None
         self._undelivered: list[Any] = []
         # A process that a task forks must not hold our connection: the foreman waits for its end.
         os.register_at_fork(after_in_child=self._disown)
@@ -98,13 +98,15 @@ class Executor:
         self._connect(order["foreman"])
         with self._lock:
             self._orders = deque(claims)
+        # Before anybody can ask for it: whoever has no handler for the signal is ended by it.
+        self._put_right()
         self._send(["hello", order["foreman"]["secret"], order["chunk"], os.getpid(), _node()])
         told: list[Any] = []
         while (claim := self._next()) is not None:
             self._put_right()
-            if not self._send(*told, ["started", claim.token]):
+            if not self._send(*told, ["started", _key(claim)]):
                 # Nobody would know what this process was at: the rest is for one that can be heard.
-                self._undelivered.append(["given back", [claim.token, *(each.token for each in self._orders)]])
+                self._undelivered.append(["given back", [_key(claim), *map(_key, self._orders)]])
                 told = []
                 break
             told = [self._execute(claim)]
@@ -113,7 +115,7 @@ class Executor:
 
     def _next(self) -> "Claimed | None":
         with self._lock:
-            self._current = self._orders[0].token if self._orders else None
+            self._current = _key(self._orders[0]) if self._orders else None
             return self._orders.popleft() if self._orders else None
 
     def _execute(self, claim: "Claimed") -> list[Any]:
@@ -125,13 +127,13 @@ class Executor:
         with self._lock:
             self._current = None
         if execution.settlement is None:
-            return ["ended", claim.token, False, None]
+            return ["ended", _key(claim), False, None]
         row = wire.write(execution.settlement)
         settled = execution.settled or kept.settled_here(claim, row, worker=None)
         if settled:
             # What is settled already need not travel whole.
             row.text = ""
-        return ["ended", claim.token, settled, messages.outcome_to_json(row)]
+        return ["ended", _key(claim), settled, messages.outcome_to_json(row)]
 
     def _put_right(self) -> None:
         """Begin each execution as the first one began, whatever the last one has changed."""
@@ -199,17 +201,17 @@ class Executor:
         with self._lock:
             if kind == "take back":
                 # Under the lock: none of them can be started after this is sent.
-                tokens = [claim.token for claim in self._orders]
+                keys = [_key(claim) for claim in self._orders]
                 self._orders.clear()
-                self._send(["given back", tokens])
+                self._send(["given back", keys])
             elif kind == "interrupt":
-                token = body[0]
-                waiting = [claim for claim in self._orders if claim.token == token]
+                key = body[0]
+                waiting = [claim for claim in self._orders if _key(claim) == key]
                 if waiting:
                     self._orders.remove(waiting[0])
-                    self._send(["given back", [token]])
-                elif self._current == token:
-                    self._interrupt = token, body[1], body[2]
+                    self._send(["given back", [key]])
+                elif self._current == key:
+                    self._interrupt = key, body[1], body[2]
                     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
 
     def _hang_up(self) -> None:
@@ -219,6 +221,10 @@ class Executor:
 
     def _disown(self) -> None:
         self._hang_up()
+
+
+def _key(claim: "Claimed") -> str:
+    return messages.key_of(claim.id.hex, claim.token)
 
 
 def _node() -> str:

@@ -45,7 +45,8 @@ def main() -> None:
     sys.path[:] = hello["path"]
     try:
         _join(channel, hello)
-        asyncio.run(Envoy(channel, hello, inbox, rest).serve())
+        # Not asyncio.run(), which waits for everything that was begun, also for what Ray will never answer.
+        asyncio.new_event_loop().run_until_complete(_serve(channel, hello, inbox, rest))
     except Exception as error:
         _tell(channel, ["away", f"{type(error).__name__}: {error}"])
         raise SystemExit(1) from error
@@ -131,6 +132,10 @@ def _leave(hello: dict[str, Any]) -> None:
 
 class Gone(Exception):
     """There is no such foreman: it was never started here, or it is dead."""
+
+
+async def _serve(channel: socket.socket, hello: dict[str, Any], inbox: messages.Inbox, rest: list[Any]) -> None:
+    await Envoy(channel, hello, inbox, rest).serve()
 
 
 class Envoy:

@@ -54,7 +54,7 @@ FENCED = 100_000
 class Held:
     """A run that is here: waiting for Ray, executing, or ended and not settled yet."""
 
-    token: int
+    key: str
     run: str
     task: str
     worker: str
@@ -86,7 +86,7 @@ class Chunk:
     """A Ray task and what it was given to execute."""
 
     id: str
-    held: dict[int, Held]
+    held: dict[str, Held]
     ref: Any = None
     connection: "Connection | None" = None
     pid: int = 0
@@ -126,7 +126,7 @@ class Foreman:
         self.secret = secrets.token_hex(16)
         self.durations = Durations()
         self.cpus = 1.0
-        self.held: dict[int, Held] = {}
+        self.held: dict[str, Held] = {}
         self.chunks: dict[str, Chunk] = {}
         self.outboxes: dict[str, Outbox] = {}
         self.fenced: dict[str, None] = {}
@@ -175,24 +175,24 @@ class Foreman:
         kinds = [Kind(each["options"], message["environment"], each["alone"]) for each in message["kinds"]]
         new = []
         for number, timeout, claim in message["orders"]:
-            token = claim["token"]
-            if token not in self.held:
-                held = Held(token, claim["id"], claim["task"], worker, claim, timeout, kinds[number])
-                self.held[token] = held
+            key = messages.key_of(claim["id"], claim["token"])
+            if key not in self.held:
+                held = Held(key, claim["id"], claim["task"], worker, claim, timeout, kinds[number])
+                self.held[key] = held
                 new.append(held)
         self._dispatch(new)
         return self._answer()
 
     def _hear_settled(self, message: dict[str, Any]) -> str:
-        for token in message["tokens"]:
-            held = self.held.pop(token, None)
+        for key in message["keys"]:
+            held = self.held.pop(key, None)
             if held is not None and held.timer is not None:
                 held.timer.cancel()
         return self._answer()
 
     def _hear_cancel(self, message: dict[str, Any]) -> str:
-        for token in message["tokens"]:
-            held = self.held.get(token)
+        for key in message["keys"]:
+            held = self.held.get(key)
             if held is not None and not held.end:
                 self._cancel(held, *message["doom"])
         return self._answer()
@@ -204,18 +204,17 @@ class Foreman:
             self.outboxes.pop(message["former"], None)
             while len(self.fenced) > FENCED:
                 del self.fenced[next(iter(self.fenced))]
-        asked = set(message["tokens"])
+        asked = set(message["keys"])
         if message["complete"] and message["former"]:
             # What else it had is settled, and nobody was left to say so.
-            self._hear_settled(
-                {"tokens": [each.token for each in self.held.values() if _is_over(each, message, asked)]}
-            )
-        known = [self.held[token] for token in message["tokens"] if token in self.held]
+            over = [each.key for each in self.held.values() if _is_over(each, message, asked)]
+            self._hear_settled({"keys": over})
+        known = [self.held[key] for key in message["keys"] if key in self.held]
         return self._answer(known=[[held.claim, held.timeout, held.kind.alone] for held in known])
 
     def _hear_adopt(self, message: dict[str, Any]) -> str:
-        for token in message["tokens"]:
-            held = self.held.get(token)
+        for key in message["keys"]:
+            held = self.held.get(key)
             if held is not None:
                 held.worker = message["worker"]
                 self._tell_again(held)
@@ -243,7 +242,7 @@ class Foreman:
         if held.end:
             self._tell(held, held.end)
         elif held.started_at is not None:
-            self._tell(held, messages.dump(["started", held.token, time.monotonic() - held.started_at]))
+            self._tell(held, messages.dump(["started", held.key, time.monotonic() - held.started_at]))
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -311,7 +310,7 @@ class Foreman:
         self._launch(together)
 
     def _launch(self, together: list[Held]) -> None:
-        chunk = Chunk(secrets.token_hex(8), {held.token: held for held in together})
+        chunk = Chunk(secrets.token_hex(8), {held.key: held for held in together})
         self.chunks[chunk.id] = chunk
         for held in together:
             held.chunk = chunk
@@ -359,7 +358,7 @@ class Foreman:
         unstarted = [held for held in left if held.started_at is None]
         if isinstance(error, exceptions.RayTaskError | exceptions.RuntimeEnvSetupError) and not started:
             for held in unstarted:
-                self._end(held, ["refused", held.token, _words(error)])
+                self._end(held, ["refused", held.key, _words(error)])
             return
         if error is None or isinstance(error, exceptions.TaskCancelledError):
             if not started and not chunk.killed:
@@ -370,17 +369,17 @@ class Foreman:
             error, exceptions.WorkerCrashedError | exceptions.OutOfMemoryError | exceptions.RayTaskError
         ):
             for held in left:
-                self._end(held, ["lost", held.token, f"{type(error).__name__}: {_words(error)}", held.kind.alone])
+                self._end(held, ["lost", held.key, f"{type(error).__name__}: {_words(error)}", held.kind.alone])
             return
         presumed = not started and not chunk.killed
         if presumed:
             # It died before it could say what it was at: of the first of its orders, most likely.
             started, unstarted = unstarted[:1], unstarted[1:]
         for held in started:
-            self._end(held, ["died", held.token, self._evidence(chunk, held, error, presumed)])
+            self._end(held, ["died", held.key, self._evidence(chunk, held, error, presumed)])
         for held in unstarted:
             # Others may have room for it, and whoever was killed in its company is none of its business.
-            self._end(held, ["returned", held.token])
+            self._end(held, ["returned", held.key])
 
     def _evidence(self, chunk: Chunk, held: Held, error: Exception | None, presumed: bool) -> dict[str, Any]:
         from ray import exceptions
@@ -404,7 +403,7 @@ class Foreman:
         for held in unstarted:
             held.chunk = None
             if held.unwanted:
-                self._end(held, ["returned", held.token])
+                self._end(held, ["returned", held.key])
             else:
                 again.append(held)
         self._dispatch(again)
@@ -414,7 +413,7 @@ class Foreman:
     def _heed(self, chunk: Chunk, frame: list[Any]) -> None:
         kind = frame[0]
         if kind == "given back":
-            given_back = [held for token in frame[1] if (held := chunk.held.pop(token, None)) is not None]
+            given_back = [held for key in frame[1] if (held := chunk.held.pop(key, None)) is not None]
             chunk.asked_back = False
             self._return_or_dispatch([held for held in given_back if held.chunk is chunk and not held.end])
             return
@@ -441,14 +440,14 @@ class Foreman:
             self._cancel(held, "CANCELLED", "It was cancelled.")
         if len(chunk.held) > 1:
             loop.call_later(SLOW_SECONDS, self._take_back_behind, held)
-        self._tell(held, messages.dump(["started", held.token, 0.0]))
+        self._tell(held, messages.dump(["started", held.key, 0.0]))
 
     def _end(self, held: Held, event: list[Any]) -> None:
         if held.timer is not None:
             held.timer.cancel()
         held.end = messages.dump(event)
         if held.chunk is not None:
-            held.chunk.held.pop(held.token, None)
+            held.chunk.held.pop(held.key, None)
             held.chunk = None
         self._tell(held, held.end)
 
@@ -476,7 +475,7 @@ class Foreman:
                 # Ray has not begun it. Its mates, if it has any, are handed out again.
                 ray.cancel(chunk.ref)
             else:
-                chunk.connection.send(["interrupt", held.token, outcome, reason])
+                chunk.connection.send(["interrupt", held.key, outcome, reason])
         elif held.doomed is None or held.doomed[0] == "TIMED_OUT":
             # Its time limit dooms it from the start, and must not keep anybody from ending it sooner.
             held.doomed = outcome, reason
@@ -484,7 +483,7 @@ class Foreman:
                 held.timer.cancel()
             held.timer = asyncio.get_running_loop().call_later(GRACE_SECONDS, self._kill, held)
             if chunk.connection is not None:
-                chunk.connection.send(["interrupt", held.token, outcome, reason])
+                chunk.connection.send(["interrupt", held.key, outcome, reason])
 
     def _kill(self, held: Held) -> None:
         import ray
@@ -530,7 +529,7 @@ class Connection(asyncio.Protocol):
                 self._current.connection, self._current.pid, self._current.node = self, pid, node
                 for held in list(self._current.held.values()):
                     if held.unwanted:
-                        self.send(["interrupt", held.token, "CANCELLED", "It was cancelled."])
+                        self.send(["interrupt", held.key, "CANCELLED", "It was cancelled."])
         elif self._current is not None:
             self.foreman._heed(self._current, frame)
 
@@ -549,8 +548,8 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
 
-def _is_over(held: Held, message: dict[str, Any], asked: set[int]) -> bool:
-    return bool(held.end) and held.worker == message["former"] and held.token not in asked
+def _is_over(held: Held, message: dict[str, Any], asked: set[str]) -> bool:
+    return bool(held.end) and held.worker == message["former"] and held.key not in asked
 
 
 def _words(error: Exception) -> str:

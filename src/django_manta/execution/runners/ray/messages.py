@@ -44,6 +44,18 @@ def hear(text: str) -> dict[str, Any]:
     return message
 
 
+def key_of(run: str, token: int) -> str:
+    """
+    The name of an execution where Ray is concerned. A token is unique in its database; several of those, and one that
+    was restored from a backup, may meet at a foreman.
+    """
+    return f"{run}:{token}"
+
+
+def token_of(key: str) -> int:
+    return int(key.rpartition(":")[2])
+
+
 # -- claims ------------------------------------------------------------------------------------------
 
 _MOMENTS = frozenset({"enqueued_at", "run_after", "deadline", "expires_at", "started_at", "last_attempted_at"})

@@ -1,0 +1,106 @@
+"""A real Ray: one cluster for all tests of a session, and workers that use it."""
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.app.models import Ledgerline
+from tests.worker.conftest import Start, WorkerProcess, start_worker, wait_for
+
+__all__ = ["Start", "WorkerProcess", "start_worker"]
+
+# Before Ray is imported. Nobody but this machine reaches it, and Ray's default may become another one.
+os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+
+#: What the processes on Ray need to find the test's database.
+PASSED_ON = (
+    "DJANGO_SETTINGS_MODULE",
+    "DATABASE_URL",
+    "MANTA_TEST_DATABASE",
+    "MANTA_TEST_FILE",
+    "MANTA_TEST_OTHER",
+    "MANTA_TEST_QUEUES",
+)
+
+type StartOnRay = Callable[..., WorkerProcess]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    try:
+        import ray  # noqa: F401
+    except ImportError:
+        for item in items:
+            if "tests/ray/" in item.nodeid:
+                item.add_marker(pytest.mark.skip(reason="ray is not installed"))
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Any]:
+    """A head with two processors. Tests add the nodes that they kill."""
+    from ray.cluster_utils import Cluster
+
+    # Who ignores SIGINT passes that on to every Ray process.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    started = Cluster(
+        initialize_head=True,
+        head_node_args={"num_cpus": 2, "include_dashboard": False, "object_store_memory": 100 * 2**20},
+    )
+    yield started
+    with contextlib.suppress(Exception):
+        started.shutdown()
+
+
+@pytest.fixture
+def options(cluster: Any, subprocess_environment: dict[str, str]) -> dict[str, Any]:
+    """The settings of a worker on that cluster; processes there are kept from test to test."""
+    variables = {name: subprocess_environment[name] for name in PASSED_ON if name in subprocess_environment}
+    variables["DJANGO_SETTINGS_MODULE"] = "tests.settings"
+    return {
+        "QUEUE_OPTIONS": {"default": {"runner": "ray"}},
+        "RAY": {"ADDRESS": cluster.address, "RUNTIME_ENV": "tests"},
+        "RUNTIME_ENVS": {"tests": {"env_vars": variables}},
+        "LEASE_SECONDS": 2,
+    }
+
+
+@pytest.fixture
+def start_on_ray(start_worker: Start, options: dict[str, Any]) -> StartOnRay:
+    """Start a worker with the runner ``ray``; ``ray`` changes its RAY setting."""
+
+    def start(*flags: str, ray: dict[str, Any] | None = None) -> WorkerProcess:
+        given = options | {"RAY": options["RAY"] | (ray or {})}
+        return start_worker("--runner", "ray", *flags, **given)
+
+    return start
+
+
+#: Ray starts processes by the second, and a busy machine by the half minute.
+SLOW_SECONDS = 120
+
+
+def marked(label: str, worker: WorkerProcess) -> None:
+    """Wait until a task has left this mark, which it does when it has started."""
+    wait_for(lambda: Ledgerline.objects.filter(label=label).exists(), SLOW_SECONDS, worker.tell)
+
+
+def foremen() -> list[psutil.Process]:
+    """The processes of foremen, youngest first."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.cmdline()[:1] == ["ray::Foreman"] or process.name().startswith("ray::Foreman"):
+                found.append(process)
+    return sorted(found, key=lambda process: process.create_time(), reverse=True)
+
+
+def unique_version() -> dict[str, str]:
+    """A release of its own: a foreman, and processes, that no other test has."""
+    return {"VERSION": f"test-{time.monotonic_ns()}"}

@@ -1,0 +1,120 @@
+"""Workers come and go; what runs on Ray goes on, and is settled by whoever is there."""
+
+import signal
+from typing import Any
+
+from django_manta import State
+from django_manta.execution.runners.ray import messages
+from django_manta.ledger import Ledger, fsck
+from django_manta.models import Attempt, Run, Worker
+from tests.app import tasks
+from tests.app.models import Ledgerline
+from tests.ray.conftest import SLOW_SECONDS, StartOnRay, marked, unique_version
+from tests.worker.conftest import WorkerProcess, ended, outcomes, wait_for
+
+STAYING = 4
+SECONDS = 6
+
+
+def begin(worker: WorkerProcess) -> list[Any]:
+    """Runs on Ray that have started, and two that will write and succeed in one transaction."""
+    runs: list[Any] = [tasks.stay_on_ray.enqueue(f"run {n}", SECONDS) for n in range(STAYING)]
+    runs += [tasks.write_slowly_on_ray.enqueue(f"atomic {n}", SECONDS + 3) for n in range(2)]
+    for n in range(STAYING):
+        marked(f"run {n}", worker)
+    return runs
+
+
+def assert_none_was_started_twice(runs: list[Any]) -> None:
+    assert {(run.state, *outcomes(run)) for run in runs} == {(State.SUCCESSFUL, "SUCCESSFUL")}
+    assert Ledgerline.objects.filter(label__startswith="run").count() == STAYING
+    assert Ledgerline.objects.filter(label__startswith="atomic").count() == 2
+    assert not Attempt.objects.filter(outcome="LOST").exists()
+    assert fsck.check(Ledger()) == []
+
+
+def test_what_a_killed_worker_had_on_ray_is_settled_by_another(start_on_ray: StartOnRay) -> None:
+    first = start_on_ray().ready()
+    runs = begin(first)
+    first.signal(signal.SIGKILL)
+    second = start_on_ray()
+    ended(*runs, limit=SLOW_SECONDS, worker=second)
+    assert_none_was_started_twice(runs)
+    [adopter] = Worker.objects.filter(pid=second.pid).values_list("pk", flat=True)
+    assert set(Attempt.objects.values_list("worker", flat=True)) == {adopter}
+
+
+def test_a_worker_that_is_told_to_stop_leaves_its_runs_to_a_successor(start_on_ray: StartOnRay) -> None:
+    first = start_on_ray().ready()
+    runs = begin(first)
+    first.signal(signal.SIGTERM)
+    # It does not wait for them.
+    assert first.wait(15) == 0, first.tell()
+    assert Run.objects.filter(state="RUNNING").count() == len(runs)
+    second = start_on_ray()
+    ended(*runs, limit=SLOW_SECONDS, worker=second)
+    assert_none_was_started_twice(runs)
+
+
+def test_a_new_release_settles_what_the_old_one_began_and_the_old_foreman_is_left_alone(
+    start_on_ray: StartOnRay,
+) -> None:
+    first = start_on_ray(ray=unique_version()).ready()
+    runs = begin(first)
+    first.signal(signal.SIGTERM)
+    assert first.wait(15) == 0, first.tell()
+    second = start_on_ray(ray=unique_version())
+    more = tasks.add.enqueue(1, 2)
+    ended(*runs, more, limit=SLOW_SECONDS, worker=second)
+    assert_none_was_started_twice(runs)
+    [row] = Worker.objects.filter(pid=second.pid)
+    # Whoever finds this worker lost would have asked both.
+    assert row.foremen.count("manta:default:test-") == 2
+
+
+def test_what_never_reached_ray_is_given_back(start_on_ray: StartOnRay) -> None:
+    """A worker that claimed and died before it could submit: its runs are not on Ray, and never will be."""
+    worker = start_on_ray().ready()
+    wait_for(lambda: Worker.objects.exclude(foremen="[]").exists(), SLOW_SECONDS, worker.tell)
+    row = Worker.objects.get(pid=worker.pid)
+    worker.signal(signal.SIGSTOP)
+    run = tasks.add.enqueue(1, 2)
+    ledger = Ledger()
+    assert ledger.claim(row.pk, ["default"], 1)
+    worker.signal(signal.SIGKILL)
+    second = start_on_ray()
+    ended(run, limit=SLOW_SECONDS, worker=second)
+    assert [attempt.outcome for attempt in run.history] == ["RETURNED", "SUCCESSFUL"]
+    assert run.attempts == 1
+
+
+def test_a_foreman_refuses_what_a_fenced_worker_sends(cluster: Any, start_on_ray: StartOnRay) -> None:
+    import ray
+
+    version = unique_version()
+    worker = start_on_ray(ray=version).ready()
+    run = tasks.stay_on_ray.enqueue("run", 4)
+    marked("run", worker)
+    [row] = Worker.objects.filter(pid=worker.pid)
+    claim = Ledger().fetch([Run.objects.get(pk=run.id).pk])[0]
+    worker.signal(signal.SIGSTOP)
+    second = start_on_ray(ray=version)
+    wait_for(lambda: Run.objects.exclude(worker=row.pk).filter(pk=run.id).exists(), SLOW_SECONDS, second.tell)
+    ray.init(address=cluster.address, namespace="tests", log_to_driver=False, ignore_reinit_error=True)
+    try:
+        foreman = ray.get_actor(f"manta:default:{version['VERSION']}", "manta")
+        late = messages.say("submit", worker=row.pk, incarnation="?", environment={}, kinds=[], orders=[])
+        assert messages.hear(ray.get(foreman.speak.remote(late)))["refused"] == "fenced"
+        unknown = messages.dump({"protocol": 99, "verb": "submit"})
+        assert "protocol 99" in messages.hear(ray.get(foreman.speak.remote(unknown)))["refused"]
+    finally:
+        ray.shutdown()
+    ended(run, limit=SLOW_SECONDS, worker=second)
+    # The one that was asleep wakes, finds its lease lost, and goes on under another name.
+    worker.signal(signal.SIGCONT)
+    again = [tasks.add.enqueue(n, 1) for n in range(20)]
+    ended(*again, limit=SLOW_SECONDS, worker=worker)
+    wait_for(lambda: Worker.objects.filter(pid=worker.pid, lost_at=None).exists(), 30, worker.tell)
+    assert claim.token is not None
+    assert (run.state, outcomes(run)) == (State.SUCCESSFUL, ["SUCCESSFUL"])
+    assert fsck.check(Ledger()) == []

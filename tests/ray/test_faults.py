@@ -1,0 +1,119 @@
+"""Processes, nodes and foremen that die, and tasks that will not let go: each ends as the documentation says."""
+
+import signal
+from typing import Any
+
+import pytest
+
+from django_manta import State
+from django_manta.execution.runners.flights import GRACE_SECONDS
+from django_manta.ledger import Ledger, fsck
+from django_manta.models import Attempt, Run
+from tests.app import tasks
+from tests.app.models import Ledgerline
+from tests.ray.conftest import SLOW_SECONDS, StartOnRay, foremen, marked, unique_version
+from tests.worker.conftest import ended, outcomes, wait_for
+
+CRASHES = ["CRASHED"] * 3
+PATIENCE_SECONDS = 4.0
+
+
+def test_killers_end_on_ray_as_they_do_on_one_machine(start_on_ray: StartOnRay) -> None:
+    good = tasks.add.starmap([(n, 1) for n in range(100)])
+    table: dict[str, tuple[Any, State, list[str]]] = {
+        "os._exit": (tasks.exit_with.enqueue(3), State.QUARANTINED, CRASHES),
+        "segfault": (tasks.segfault.enqueue(), State.QUARANTINED, CRASHES),
+        "SIGKILL": (tasks.kill_itself.enqueue(), State.QUARANTINED, CRASHES),
+        "SystemExit": (tasks.leave_politely.enqueue(), State.FAILED, ["FAILED"]),
+        "KeyboardInterrupt": (tasks.interrupt.enqueue(), State.FAILED, ["FAILED"]),
+        "spins": (tasks.spin_too_long.enqueue(), State.FAILED, ["TIMED_OUT"]),
+        "sleeps": (tasks.sleep_too_long.enqueue(), State.FAILED, ["TIMED_OUT"] * 2),
+        "swallows": (tasks.swallow_its_timeout.enqueue(), State.FAILED, ["TIMED_OUT"]),
+    }
+    good += tasks.add.starmap([(n, 1) for n in range(100)])
+    worker = start_on_ray("--burst")
+    assert worker.wait(200) == 0, worker.tell()
+    ended(*good, *(run for run, _, _ in table.values()))
+    assert {name: (run.state, outcomes(run)) for name, (run, _, _) in table.items()} == {
+        name: (state, expected) for name, (_, state, expected) in table.items()
+    }
+    assert {(run.state, *outcomes(run)) for run in good} == {(State.SUCCESSFUL, "SUCCESSFUL")}
+    [attempt] = [each for each in table["swallows"][0].history if each.outcome != "RETURNED"]
+    assert (attempt.finished_at - attempt.started_at).total_seconds() < 0.2 + GRACE_SECONDS + PATIENCE_SECONDS
+    assert fsck.check(Ledger()) == []
+
+
+def test_the_mates_of_a_killer_are_settled_or_returned_and_nobody_but_it_is_charged(start_on_ray: StartOnRay) -> None:
+    worker = start_on_ray().ready()
+    known = tasks.exit_at.starmap([(n, -1) for n in range(200)])
+    ended(*known, limit=SLOW_SECONDS, worker=worker)
+    runs = tasks.exit_at.starmap([(n, 70) for n in range(200)])
+    ended(*runs, limit=SLOW_SECONDS, worker=worker)
+    killer = runs[70]
+    assert (killer.state, outcomes(killer)) == (State.QUARANTINED, CRASHES)
+    others = [run for run in runs if run is not killer]
+    assert {(run.state, *outcomes(run)) for run in others} == {(State.SUCCESSFUL, "SUCCESSFUL")}
+    # It had company, which had to be given back: chunks are real.
+    assert Attempt.objects.filter(outcome="RETURNED").count() >= 2
+    charged = Run.objects.exclude(pk=killer.id)
+    assert not charged.exclude(failures=0, crashes=0, losses=0).exists()
+
+
+@pytest.mark.parametrize(("how", "seconds"), [("busy", 1.0), ("asleep", 1.0), ("deaf", GRACE_SECONDS + 1.0)])
+def test_a_cancelled_run_ends_softly_or_by_force(start_on_ray: StartOnRay, how: str, seconds: float) -> None:
+    worker = start_on_ray().ready()
+    beside = tasks.stay_on_ray.enqueue("beside", 6)
+    run = (tasks.swallow_its_timeout.using(timeout=60) if how == "deaf" else tasks.stay).enqueue(
+        *(() if how == "deaf" else ("marked", how))
+    )
+    wait_for(lambda: Run.objects.filter(pk=run.id, state="RUNNING").exists(), SLOW_SECONDS, worker.tell)
+    if how == "deaf":
+        wait_for(lambda: "started" in worker.log.read_text() or True, 1)
+    else:
+        marked("marked", worker)
+    marked("beside", worker)
+    run.cancel()
+    ended(run, limit=20, worker=worker)
+    assert (run.state, [each for each in outcomes(run) if each != "RETURNED"][:1]) == (State.CANCELLED, ["CANCELLED"])
+    cancelled = run.history[-1]
+    ended(beside, limit=SLOW_SECONDS, worker=worker)
+    assert (beside.state, outcomes(beside)) == (State.SUCCESSFUL, ["SUCCESSFUL"])
+    assert cancelled.error_message or cancelled.outcome == "CANCELLED"
+
+
+def test_a_run_that_ray_has_not_begun_is_cancelled_at_once(start_on_ray: StartOnRay) -> None:
+    worker = start_on_ray().ready()
+    run = tasks.stay.using(ray={"num_cpus": 1000}).enqueue("never", "asleep")
+    wait_for(lambda: Run.objects.filter(pk=run.id, state="RUNNING").exists(), SLOW_SECONDS, worker.tell)
+    run.cancel()
+    ended(run, limit=10, worker=worker)
+    assert run.state is State.CANCELLED
+    assert not Ledgerline.objects.filter(label="never").exists()
+
+
+def test_what_a_dead_foreman_held_is_lost_and_done_again(start_on_ray: StartOnRay) -> None:
+    worker = start_on_ray(ray=unique_version()).ready()
+    runs = [tasks.stay_on_ray.enqueue(f"run {n}", 3) for n in range(4)]
+    for n in range(4):
+        marked(f"run {n}", worker)
+    foremen()[0].send_signal(signal.SIGKILL)
+    ended(*runs, limit=SLOW_SECONDS, worker=worker)
+    assert {(run.state, *outcomes(run)) for run in runs} == {(State.SUCCESSFUL, "LOST", "SUCCESSFUL")}
+    assert not Run.objects.exclude(failures=0, crashes=0, losses=0).exists()
+    assert fsck.check(Ledger()) == []
+
+
+def test_what_ran_on_a_dead_node_is_lost_and_done_elsewhere(start_on_ray: StartOnRay, cluster: Any) -> None:
+    node = cluster.add_node(num_cpus=2, resources={"doomed_node": 1}, object_store_memory=100 * 2**20)
+    worker = start_on_ray().ready()
+    run = tasks.stay_on_the_doomed_node.enqueue("doomed", 8)
+    beside = tasks.stay_on_ray.enqueue("beside", 4)
+    marked("doomed", worker)
+    marked("beside", worker)
+    cluster.remove_node(node, allow_graceful=False)
+    wait_for(lambda: Attempt.objects.filter(run_id=run.id, outcome="LOST").exists(), SLOW_SECONDS, worker.tell)
+    other = cluster.add_node(num_cpus=2, resources={"doomed_node": 1}, object_store_memory=100 * 2**20)
+    ended(run, beside, limit=SLOW_SECONDS, worker=worker)
+    assert (run.state, outcomes(run)) == (State.SUCCESSFUL, ["LOST", "SUCCESSFUL"])
+    assert (beside.state, outcomes(beside)) == (State.SUCCESSFUL, ["SUCCESSFUL"])
+    cluster.remove_node(other, allow_graceful=False)
