@@ -20,6 +20,9 @@ MEASUREMENTS = (
     "memory",
 )
 
+#: Measured when they are asked for by name: they need what not everybody has installed.
+OPTIONAL = ("on_ray",)
+
 DESCRIPTION = """\
 Measure django-manta against the plain limits of the same machine, in the same run, taking turns.
 Only the ratios mean something: this machine is not yours, and neither is quiet.
@@ -38,7 +41,8 @@ measurements:
   latency   from the commit of an enqueue to the first line of the task, beside a bare NOTIFY
   fairness  what a run waits for a backlog of others, and for a slow one
   idle      processor, memory and statements of a worker that has nothing to do
-  memory    the growth of the control process over 200,000 runs"""
+  memory    the growth of the control process over 200,000 runs
+  on_ray    only when asked for: a worker with the runner `ray` against plain Ray tasks"""
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -52,9 +56,9 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--only",
         action="append",
-        choices=MEASUREMENTS,
+        choices=(*MEASUREMENTS, *OPTIONAL),
         metavar="NAME",
-        help=f"only this measurement; may be repeated ({', '.join(MEASUREMENTS)})",
+        help=f"only this measurement; may be repeated ({', '.join((*MEASUREMENTS, *OPTIONAL))})",
     )
     parser.add_argument(
         "--repeat", type=positive, metavar="N", help="rounds of each comparison (9; quick: 3; long ones take fewer)"

@@ -1,5 +1,6 @@
 """A Django project of nothing but manta, on scratch databases of the server in DATABASE_URL."""
 
+import json
 import os
 
 from tests.databases import parse
@@ -17,4 +18,10 @@ SECRET_KEY = "benchmarks-only-3b8f2f5a0c6e4d7fa1c2b95e8d407c61-and-long-enough-t
 USE_TZ = True
 INSTALLED_APPS = ["django_manta", "benchmarks"]
 # No QUEUES: any name will do. Each measurement has queues of its own, and its worker takes only from those.
-TASKS = {"default": {"BACKEND": "django_manta.MantaBackend", "QUEUES": []}}
+TASKS = {
+    "default": {
+        "BACKEND": "django_manta.MantaBackend",
+        "QUEUES": [],
+        "OPTIONS": json.loads(os.environ.get("MANTA_BENCH_OPTIONS", "{}")),
+    }
+}

@@ -76,7 +76,14 @@ class Delays:
         ({"http": {}}, TypeError, "is not supported by this version"),
         ({"redact": []}, TypeError, "is not supported by this version"),
         ({"limits": 3}, TypeError, "is not supported by this version"),
-        ({"ray": {"num_cpus": 1}}, TypeError, "is not supported by this version"),
+        ({"ray": 3}, TypeError, "Task option ray must be a dict with num_cpus, num_gpus"),
+        ({"ray": {"cpus": 1}}, ValueError, "has no 'cpus'. Did you mean 'num_cpus'?"),
+        ({"ray": {"num_cpus": -1}}, ValueError, "'num_cpus' must be 0 or more, not -1"),
+        ({"ray": {"num_cpus": 1.5}}, ValueError, "'num_cpus' must be a whole number if it is more than 1, not 1.5"),
+        ({"ray": {"num_gpus": "2"}}, TypeError, "'num_gpus' must be a number, not '2'"),
+        ({"ray": {"memory": 0}}, ValueError, "'memory' must be more than 0 bytes, not 0"),
+        ({"ray": {"resources": {"GPU": 1}}}, ValueError, "must not name 'GPU'"),
+        ({"ray": {"runtime_env": {"pip": []}}}, TypeError, "'runtime_env' must be a name"),
     ],
 )
 def test_a_bad_option_is_refused_at_definition(given: dict[str, Any], error: type[Exception], words: str) -> None:

@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -509,23 +510,33 @@ def exit_at(number: int, last: int) -> int:
 
 
 @task(ray={"num_cpus": 0.05})
-def stay_on_ray(label: str, seconds: float) -> str:
-    """Leaves a mark when it has started, and takes so little of a processor that many can stay at a time."""
+def stay_on_ray(label: str, until: str) -> str:
+    """
+    Leaves a mark when it has started, and stays until there is a file. It takes so little of a processor that
+    many can stay at a time.
+    """
     Ledgerline.objects.create(label=label, amount=os.getpid())
-    time.sleep(seconds)
+    _stay_until(until)
     return label
 
 
-@task(atomic=True, ray={"num_cpus": 0.05})
-def write_slowly_on_ray(label: str, seconds: float) -> None:
-    time.sleep(seconds)
+@task(atomic=True, timeout=300, ray={"num_cpus": 0.05})
+def write_slowly_on_ray(label: str, until: str) -> None:
+    Path(f"{until} {label}").touch()
+    _stay_until(until)
     Ledgerline.objects.create(label=label)
 
 
-@task(ray={"num_cpus": 1, "resources": {"doomed_node": 0.01}})
-def stay_on_the_doomed_node(label: str, seconds: float) -> None:
+@task(ray={"resources": {"doomed_node": 0.01}})
+def stay_on_the_doomed_node(label: str, until: str) -> None:
     Ledgerline.objects.create(label=label)
-    time.sleep(seconds)
+    _stay_until(until)
+
+
+def _stay_until(path: str) -> None:
+    end = time.monotonic() + 300
+    while time.monotonic() < end and not Path(path).exists():
+        time.sleep(0.05)
 
 
 @task(ray={"num_cpus": 2})

@@ -18,6 +18,8 @@ __all__ = ["Start", "WorkerProcess", "start_worker"]
 # Before Ray is imported. Nobody but this machine reaches it, and Ray's default may become another one.
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+# Ray is polite to whatever else a machine does (15). Here it is what the machine does.
+os.environ.setdefault("RAY_worker_niceness", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 
 #: What the processes on Ray need to find the test's database.

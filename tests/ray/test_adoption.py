@@ -1,7 +1,11 @@
 """Workers come and go; what runs on Ray goes on, and is settled by whoever is there."""
 
 import signal
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from django_manta import State
 from django_manta.execution.runners.ray import messages
@@ -9,62 +13,89 @@ from django_manta.ledger import Ledger, fsck
 from django_manta.models import Attempt, Run, Worker
 from tests.app import tasks
 from tests.app.models import Ledgerline
+from tests.conftest import DATABASE
 from tests.ray.conftest import SLOW_SECONDS, StartOnRay, marked, unique_version
 from tests.worker.conftest import WorkerProcess, ended, outcomes, wait_for
 
 STAYING = 4
-SECONDS = 6
 
 
-def begin(worker: WorkerProcess) -> list[Any]:
-    """Runs on Ray that have started, and two that will write and succeed in one transaction."""
-    runs: list[Any] = [tasks.stay_on_ray.enqueue(f"run {n}", SECONDS) for n in range(STAYING)]
-    runs += [tasks.write_slowly_on_ray.enqueue(f"atomic {n}", SECONDS + 3) for n in range(2)]
+@pytest.fixture
+def go(tmp_path: Path) -> Iterator[Path]:
+    """The file for which the runs stay."""
+    yield tmp_path / "go"
+    (tmp_path / "go").touch()
+
+
+def begin(worker: WorkerProcess, go: Path) -> list[Any]:
+    """Runs on Ray that have started, and stay; one will write and succeed in one transaction."""
+    runs: list[Any] = [tasks.stay_on_ray.enqueue(f"run {n}", str(go)) for n in range(STAYING)]
     for n in range(STAYING):
         marked(f"run {n}", worker)
+    if DATABASE == "postgres":
+        # On SQLite it would keep everybody else from writing.
+        runs.append(tasks.write_slowly_on_ray.enqueue("atomic", str(go)))
+        wait_for(Path(f"{go} atomic").exists, SLOW_SECONDS, worker.tell)
     return runs
+
+
+def adopted(runs: list[Any], worker: WorkerProcess) -> None:
+    """Wait until all of them are this worker's."""
+    ids = [run.id for run in runs]
+
+    def are_all_its_own() -> bool:
+        owners = set(Run.objects.filter(pk__in=ids).values_list("worker", flat=True))
+        return owners == set(Worker.objects.filter(pid=worker.pid, lost_at=None).values_list("pk", flat=True))
+
+    wait_for(are_all_its_own, SLOW_SECONDS, worker.tell)
 
 
 def assert_none_was_started_twice(runs: list[Any]) -> None:
     assert {(run.state, *outcomes(run)) for run in runs} == {(State.SUCCESSFUL, "SUCCESSFUL")}
     assert Ledgerline.objects.filter(label__startswith="run").count() == STAYING
-    assert Ledgerline.objects.filter(label__startswith="atomic").count() == 2
+    assert Ledgerline.objects.filter(label="atomic").count() == (DATABASE == "postgres")
     assert not Attempt.objects.filter(outcome="LOST").exists()
     assert fsck.check(Ledger()) == []
 
 
-def test_what_a_killed_worker_had_on_ray_is_settled_by_another(start_on_ray: StartOnRay) -> None:
+def test_what_a_killed_worker_had_on_ray_is_settled_by_another(start_on_ray: StartOnRay, go: Path) -> None:
     first = start_on_ray().ready()
-    runs = begin(first)
+    runs = begin(first, go)
     first.signal(signal.SIGKILL)
     second = start_on_ray()
+    adopted(runs, second)
+    go.touch()
     ended(*runs, limit=SLOW_SECONDS, worker=second)
     assert_none_was_started_twice(runs)
     [adopter] = Worker.objects.filter(pid=second.pid).values_list("pk", flat=True)
     assert set(Attempt.objects.values_list("worker", flat=True)) == {adopter}
 
 
-def test_a_worker_that_is_told_to_stop_leaves_its_runs_to_a_successor(start_on_ray: StartOnRay) -> None:
+def test_a_worker_that_is_told_to_stop_leaves_its_runs_to_a_successor(start_on_ray: StartOnRay, go: Path) -> None:
     first = start_on_ray().ready()
-    runs = begin(first)
+    runs = begin(first, go)
     first.signal(signal.SIGTERM)
     # It does not wait for them.
     assert first.wait(15) == 0, first.tell()
     assert Run.objects.filter(state="RUNNING").count() == len(runs)
     second = start_on_ray()
+    adopted(runs, second)
+    go.touch()
     ended(*runs, limit=SLOW_SECONDS, worker=second)
     assert_none_was_started_twice(runs)
 
 
 def test_a_new_release_settles_what_the_old_one_began_and_the_old_foreman_is_left_alone(
-    start_on_ray: StartOnRay,
+    start_on_ray: StartOnRay, go: Path
 ) -> None:
     first = start_on_ray(ray=unique_version()).ready()
-    runs = begin(first)
+    runs = begin(first, go)
     first.signal(signal.SIGTERM)
     assert first.wait(15) == 0, first.tell()
     second = start_on_ray(ray=unique_version())
     more = tasks.add.enqueue(1, 2)
+    adopted(runs, second)
+    go.touch()
     ended(*runs, more, limit=SLOW_SECONDS, worker=second)
     assert_none_was_started_twice(runs)
     [row] = Worker.objects.filter(pid=second.pid)
@@ -88,12 +119,12 @@ def test_what_never_reached_ray_is_given_back(start_on_ray: StartOnRay) -> None:
     assert run.attempts == 1
 
 
-def test_a_foreman_refuses_what_a_fenced_worker_sends(cluster: Any, start_on_ray: StartOnRay) -> None:
+def test_a_foreman_refuses_what_a_fenced_worker_sends(cluster: Any, start_on_ray: StartOnRay, go: Path) -> None:
     import ray
 
     version = unique_version()
     worker = start_on_ray(ray=version).ready()
-    run = tasks.stay_on_ray.enqueue("run", 4)
+    run = tasks.stay_on_ray.enqueue("run", str(go))
     marked("run", worker)
     [row] = Worker.objects.filter(pid=worker.pid)
     claim = Ledger().fetch([Run.objects.get(pk=run.id).pk])[0]
@@ -109,6 +140,7 @@ def test_a_foreman_refuses_what_a_fenced_worker_sends(cluster: Any, start_on_ray
         assert "protocol 99" in messages.hear(ray.get(foreman.speak.remote(unknown)))["refused"]
     finally:
         ray.shutdown()
+    go.touch()
     ended(run, limit=SLOW_SECONDS, worker=second)
     # The one that was asleep wakes, finds its lease lost, and goes on under another name.
     worker.signal(signal.SIGCONT)

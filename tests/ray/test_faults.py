@@ -1,6 +1,8 @@
 """Processes, nodes and foremen that die, and tasks that will not let go: each ends as the documentation says."""
 
 import signal
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -59,26 +61,24 @@ def test_the_mates_of_a_killer_are_settled_or_returned_and_nobody_but_it_is_char
     assert not charged.exclude(failures=0, crashes=0, losses=0).exists()
 
 
-@pytest.mark.parametrize(("how", "seconds"), [("busy", 1.0), ("asleep", 1.0), ("deaf", GRACE_SECONDS + 1.0)])
-def test_a_cancelled_run_ends_softly_or_by_force(start_on_ray: StartOnRay, how: str, seconds: float) -> None:
+@pytest.mark.parametrize(("how", "seconds"), [("busy", 1.0), ("asleep", 1.0), ("stubborn", GRACE_SECONDS + 1.0)])
+def test_a_cancelled_run_ends_softly_or_by_force(
+    start_on_ray: StartOnRay, tmp_path: Path, how: str, seconds: float
+) -> None:
     worker = start_on_ray().ready()
-    beside = tasks.stay_on_ray.enqueue("beside", 6)
-    run = (tasks.swallow_its_timeout.using(timeout=60) if how == "deaf" else tasks.stay).enqueue(
-        *(() if how == "deaf" else ("marked", how))
-    )
-    wait_for(lambda: Run.objects.filter(pk=run.id, state="RUNNING").exists(), SLOW_SECONDS, worker.tell)
-    if how == "deaf":
-        wait_for(lambda: "started" in worker.log.read_text() or True, 1)
-    else:
-        marked("marked", worker)
+    beside = tasks.stay_on_ray.enqueue("beside", str(tmp_path / "go"))
+    run = tasks.stay.enqueue("marked", how)
+    marked("marked", worker)
     marked("beside", worker)
+    asked = time.monotonic()
     run.cancel()
-    ended(run, limit=20, worker=worker)
-    assert (run.state, [each for each in outcomes(run) if each != "RETURNED"][:1]) == (State.CANCELLED, ["CANCELLED"])
-    cancelled = run.history[-1]
+    ended(run, limit=SLOW_SECONDS, worker=worker)
+    took = time.monotonic() - asked
+    assert (run.state, outcomes(run)) == (State.CANCELLED, ["CANCELLED"])
+    assert took < seconds + PATIENCE_SECONDS
+    (tmp_path / "go").touch()
     ended(beside, limit=SLOW_SECONDS, worker=worker)
     assert (beside.state, outcomes(beside)) == (State.SUCCESSFUL, ["SUCCESSFUL"])
-    assert cancelled.error_message or cancelled.outcome == "CANCELLED"
 
 
 def test_a_run_that_ray_has_not_begun_is_cancelled_at_once(start_on_ray: StartOnRay) -> None:
@@ -91,27 +91,31 @@ def test_a_run_that_ray_has_not_begun_is_cancelled_at_once(start_on_ray: StartOn
     assert not Ledgerline.objects.filter(label="never").exists()
 
 
-def test_what_a_dead_foreman_held_is_lost_and_done_again(start_on_ray: StartOnRay) -> None:
+def test_what_a_dead_foreman_held_is_lost_and_done_again(start_on_ray: StartOnRay, tmp_path: Path) -> None:
     worker = start_on_ray(ray=unique_version()).ready()
-    runs = [tasks.stay_on_ray.enqueue(f"run {n}", 3) for n in range(4)]
+    runs = [tasks.stay_on_ray.enqueue(f"run {n}", str(tmp_path / "go")) for n in range(4)]
     for n in range(4):
         marked(f"run {n}", worker)
     foremen()[0].send_signal(signal.SIGKILL)
+    (tmp_path / "go").touch()
     ended(*runs, limit=SLOW_SECONDS, worker=worker)
     assert {(run.state, *outcomes(run)) for run in runs} == {(State.SUCCESSFUL, "LOST", "SUCCESSFUL")}
     assert not Run.objects.exclude(failures=0, crashes=0, losses=0).exists()
     assert fsck.check(Ledger()) == []
 
 
-def test_what_ran_on_a_dead_node_is_lost_and_done_elsewhere(start_on_ray: StartOnRay, cluster: Any) -> None:
+def test_what_ran_on_a_dead_node_is_lost_and_done_elsewhere(
+    start_on_ray: StartOnRay, cluster: Any, tmp_path: Path
+) -> None:
     node = cluster.add_node(num_cpus=2, resources={"doomed_node": 1}, object_store_memory=100 * 2**20)
     worker = start_on_ray().ready()
-    run = tasks.stay_on_the_doomed_node.enqueue("doomed", 8)
-    beside = tasks.stay_on_ray.enqueue("beside", 4)
+    run = tasks.stay_on_the_doomed_node.enqueue("doomed", str(tmp_path / "go"))
+    beside = tasks.stay_on_ray.enqueue("beside", str(tmp_path / "go"))
     marked("doomed", worker)
     marked("beside", worker)
     cluster.remove_node(node, allow_graceful=False)
     wait_for(lambda: Attempt.objects.filter(run_id=run.id, outcome="LOST").exists(), SLOW_SECONDS, worker.tell)
+    (tmp_path / "go").touch()
     other = cluster.add_node(num_cpus=2, resources={"doomed_node": 1}, object_store_memory=100 * 2**20)
     ended(run, beside, limit=SLOW_SECONDS, worker=worker)
     assert (run.state, outcomes(run)) == (State.SUCCESSFUL, ["LOST", "SUCCESSFUL"])

@@ -131,11 +131,14 @@ class Adoption:
     # -- deciding --------------------------------------------------------------------------------
 
     def talk(self, ledger: Ledger, now: float) -> float | None:
-        if self.runner.recorded:
+        if self.runner.recorded and not self.runner.stopping:
             for case in [each for each in self.cases if self._is_decided(each, now)]:
                 # What is not done when the database goes away is seen at the next look.
                 self.cases.remove(case)
                 self._decide(case, ledger)
+        if self.runner.stopping:
+            # For whoever stays.
+            return None
         if now >= self._look_at:
             self._look_at = now + LOOK_SECONDS
             self._look(ledger)

@@ -297,6 +297,9 @@ class Line:
             await asyncio.sleep(AGAIN_SECONDS)
         except exceptions.RayActorError:
             raise Gone(self.name) from None
+        except exceptions.RayTaskError:
+            # It answers, and cannot do what it is told: to say it again would not help.
+            raise
         except (exceptions.RayError, TimeoutError):
             await asyncio.sleep(AGAIN_SECONDS)
         return None

@@ -324,7 +324,14 @@ class Foreman:
             "claims": [held.claim for held in together],
         }
         payload = messages.dump(order).encode("utf-8", "surrogatepass")
-        chunk.ref = self._remote.options(name=f"manta:{together[0].run}{more}", **kind.options).remote(payload)
+        try:
+            chunk.ref = self._remote.options(name=f"manta:{together[0].run}{more}", **kind.options).remote(payload)
+        except Exception as error:
+            # Ray does not take what they ask for. It is theirs to know, and nobody else's trouble.
+            del self.chunks[chunk.id]
+            for held in together:
+                self._end(held, ["refused", held.key, f"{type(error).__name__}: {_words(error)}"])
+            return
         self._in_background(self._watch(chunk))
 
     async def _watch(self, chunk: Chunk) -> None:
