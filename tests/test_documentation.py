@@ -33,6 +33,7 @@ from django_manta import (
     exceptions,
     logs,
     options,
+    resources,
     result,
     signals,
     states,
@@ -150,7 +151,7 @@ def test_every_setting_is_documented_as_it_is() -> None:
     for row in rows:
         setting = conf.SETTINGS[code(row["setting"])]
         assert row["accepts"] == setting.accepts, setting.name
-        if setting.name != "RETENTION":
+        if setting.name not in ("RETENTION", "RAY"):
             assert code(row["default"]) == shown(setting.default), setting.name
 
 
@@ -160,6 +161,15 @@ def test_every_key_of_recycle_is_documented() -> None:
     shown_there: dict[str, Any] = {}
     exec(example, shown_there)
     assert list(conf.problems_of(shown_there["OPTIONS"])) == []
+
+
+def test_what_ray_is_told_is_documented() -> None:
+    assert [
+        (code(row["`RAY`"]), code(row["default"]), row["what it does"]) for row in table("docs/ray.md", "On a cluster")
+    ] == [(name, shown(default), words) for name, (_, default, words) in conf.RAY_KEYS.items()]
+    assert [(code(row["`ray`"]), row["accepts"]) for row in table("docs/ray.md", "What a task asks for")] == [
+        (name, accepts) for name, (_, accepts) in resources.KEYS.items()
+    ]
 
 
 def test_the_default_retention_is_documented() -> None:

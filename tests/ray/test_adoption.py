@@ -17,7 +17,7 @@ from tests.conftest import DATABASE
 from tests.ray.conftest import SLOW_SECONDS, StartOnRay, marked, unique_version
 from tests.worker.conftest import WorkerProcess, ended, outcomes, wait_for
 
-STAYING = 4
+STAYING = 2
 
 
 @pytest.fixture

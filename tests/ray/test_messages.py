@@ -1,0 +1,112 @@
+"""What is said between workers, foremen and chunks, without any of them."""
+
+from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
+
+import pytest
+
+from django_manta import resources
+from django_manta.execution.runners.ray import messages
+from django_manta.ids import new_run_id
+from django_manta.ledger import AttemptRecord, Claimed, Value, Written
+from django_manta.states import Outcome, State
+
+NOW = datetime(2026, 11, 16, 4, 0, 0, 123456, tzinfo=UTC)
+
+
+def claim() -> Claimed:
+    attempt = AttemptRecord(
+        token=1,
+        number=1,
+        outcome=Outcome.FAILED,
+        worker="w",
+        executor="h:1",
+        started_at=NOW,
+        finished_at=NOW,
+        error_class="builtins.ValueError",
+        error_message="ü\n",
+        traceback="",
+        output="",
+        log_ref="",
+        peak_memory=None,
+    )
+    return Claimed(
+        id=new_run_id(),
+        token=2**60,
+        task="tests.app.tasks.add",
+        backend="default",
+        queue="default",
+        priority=-3,
+        arguments='[[1e16,"\\ud83d"],{}]',
+        overrides="",
+        signature="s",
+        metadata="{}",
+        enqueued_at=NOW,
+        run_after=None,
+        deadline=NOW,
+        expires_at=NOW,
+        started_at=NOW,
+        last_attempted_at=NOW,
+        attempts=2,
+        failures=1,
+        crashes=0,
+        losses=0,
+        worker="w",
+        refused_for=timedelta(seconds=3.5),
+        suspect=True,
+        references="[]",
+        history=(attempt,),
+        values=MappingProxyType({"a": Value("1", "s", None)}),
+        laters=4,
+    )
+
+
+def test_a_claim_comes_out_as_it_went_in() -> None:
+    given = claim()
+    [received] = messages.Inbox().feed(messages.frame(messages.claim_to_json(given)))
+    assert messages.claim_from_json(received) == given
+
+
+def test_a_claim_of_a_release_that_knows_more_fields_is_understood() -> None:
+    given = claim()
+    assert messages.claim_from_json(messages.claim_to_json(given) | {"colour": "blue"}) == given
+
+
+def test_an_outcome_comes_out_as_it_went_in() -> None:
+    run_id, other = new_run_id(), new_run_id()
+    for row in (
+        Written(run_id, 7, Outcome.SUCCESSFUL, State.SUCCESSFUL, 0.5, True, '{"a": "ü"}'),
+        Written(run_id, 7, Outcome.DEFERRED, State.WAITING, 0.5, False, "{}", None, (other,), True),
+    ):
+        assert messages.outcome_from_json(run_id, 7, messages.outcome_to_json(row)) == row
+
+
+def test_frames_are_put_together_from_any_pieces() -> None:
+    data = messages.frame(["a", 1]) + messages.frame({"b": "ü" * 1000})
+    inbox = messages.Inbox()
+    found = [message for byte in data for message in inbox.feed(bytes([byte]))]
+    assert found == [["a", 1], {"b": "ü" * 1000}]
+
+
+def test_words_of_another_version_are_refused() -> None:
+    with pytest.raises(messages.UnknownProtocol, match="protocol 2"):
+        messages.hear(messages.dump({"protocol": 2, "verb": "submit"}))
+
+
+def test_a_profile_inherits_what_it_does_not_say_itself() -> None:
+    profiles = resources.environments(
+        {
+            "base": {"env_vars": {"A": "1", "B": "1"}, "pip": ["x"]},
+            "more": {"EXTENDS": "base", "env_vars": {"B": "2"}},
+            "most": {"EXTENDS": "more", "pip": ["y"]},
+        }
+    )
+    assert profiles["most"] == {"env_vars": {"A": "1", "B": "2"}, "pip": ["y"]}
+    assert resources.ray_options({"num_gpus": 1, "runtime_env": "more"}, profiles, None) == {
+        "num_gpus": 1,
+        "num_cpus": 1,
+        "runtime_env": {"env_vars": {"A": "1", "B": "2"}, "pip": ["x"]},
+    }
+    assert resources.ray_options({}, profiles, "base")["runtime_env"] == profiles["base"]
+    with pytest.raises(LookupError, match="no profile 'gone'"):
+        resources.ray_options({"runtime_env": "gone"}, profiles, None)
