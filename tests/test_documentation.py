@@ -369,7 +369,14 @@ def test_the_layout_names_every_part() -> None:
         path.append(name)
     listed_once(found.pop(""), parts_of(PACKAGE))
     # The path of a run, down to its files.
-    assert set(found) == {"ledger/", "execution/", "execution/runners/", "worker/", "workflow/"}
+    assert set(found) == {
+        "ledger/",
+        "execution/",
+        "execution/runners/",
+        "execution/runners/ray/",
+        "worker/",
+        "workflow/",
+    }
     for folder, names in found.items():
         listed_once(names, parts_of(PACKAGE / folder) - {"__init__.py"})
 

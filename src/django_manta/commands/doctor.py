@@ -234,7 +234,7 @@ def _unserved(backend: MantaBackend, ready: list[str], claiming: set[str]) -> It
                 "workers",
                 WRONG,
                 f"queue {queue!r} has ready runs and no live worker",
-                f"manage.py manta worker --queues {queue}",
+                f"manage.py manta worker{_runner_flag(backend, queue)} --queues {queue}",
             )
         elif queue in pauses:
             yield Line(
@@ -243,6 +243,11 @@ def _unserved(backend: MantaBackend, ready: list[str], claiming: set[str]) -> It
                 f"queue {queue!r} has ready runs and is paused since {moment(pauses[queue])}",
                 f"manage.py manta resume {queue}",
             )
+
+
+def _runner_flag(backend: MantaBackend, queue: str) -> str:
+    runner = backend.config.queue_options.get(queue, {}).get("runner")
+    return " --runner ray" if runner == "ray" else ""
 
 
 def _overdue(backend: MantaBackend) -> Iterator[Line]:
