@@ -47,17 +47,30 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Any]:
     """A head with two processors. Tests add the nodes that they kill."""
-    from ray.cluster_utils import Cluster
-
     # Who ignores SIGINT passes that on to every Ray process.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    started = Cluster(
-        initialize_head=True,
-        head_node_args={"num_cpus": 2, "include_dashboard": False, "object_store_memory": 100 * 2**20},
-    )
+    started = new_cluster()
     yield started
     with contextlib.suppress(Exception):
         started.shutdown()
+
+
+def new_cluster(**arguments: Any) -> Any:
+    """A head. Ray gives it 30 seconds to start, which a busy machine may need several times."""
+    from ray.cluster_utils import Cluster
+
+    given = {"num_cpus": 2, "include_dashboard": False, "object_store_memory": 100 * 2**20, **arguments}
+    for patience in (True, True, True, True, False):
+        cluster = Cluster()
+        try:
+            cluster.add_node(**given)
+            return cluster
+        except Exception as error:
+            with contextlib.suppress(Exception):
+                cluster.shutdown()
+            if not patience or "timed out" not in str(error):
+                raise
+    return None
 
 
 @pytest.fixture

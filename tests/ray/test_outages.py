@@ -14,7 +14,7 @@ from django_manta import State
 from django_manta.ledger import Ledger, fsck
 from django_manta.models import Run, Worker
 from tests.app import tasks
-from tests.ray.conftest import SLOW_SECONDS, StartOnRay, marked
+from tests.ray.conftest import SLOW_SECONDS, StartOnRay, marked, new_cluster
 from tests.worker.conftest import ended, outcomes, states, wait_for
 
 type StartRay = Callable[[int], Any]
@@ -23,15 +23,11 @@ type StartRay = Callable[[int], Any]
 @pytest.fixture
 def start_ray() -> Iterator[StartRay]:
     """Start a Ray whose head listens at a port; what is left of it ends with the test."""
-    from ray.cluster_utils import Cluster
-
     started = []
 
     def start(port: int) -> Any:
-        arguments = {"num_cpus": 2, "include_dashboard": False, "object_store_memory": 100 * 2**20, "port": port}
-        cluster = Cluster(initialize_head=True, head_node_args=arguments)
-        started.append(cluster)
-        return cluster
+        started.append(new_cluster(port=port))
+        return started[-1]
 
     yield start
     for cluster in started:

@@ -116,7 +116,7 @@ class Adoption:
         elif "refused" in told:
             logger.error("The foreman %s does not answer: %s.", foreman[0], told["refused"])
         else:
-            case.answers[foreman] = {each[0]["token"]: each for each in told["known"]}
+            case.answers[foreman] = {messages.name_of(each[0])[1]: each for each in told["known"]}
             if told["known"]:
                 # We may have runs there from now on.
                 self.runner.meet(*foreman)

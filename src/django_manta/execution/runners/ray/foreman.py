@@ -58,7 +58,7 @@ class Held:
     run: str
     task: str
     worker: str
-    claim: dict[str, Any]
+    claim: list[Any]
     timeout: float | None
     kind: "Kind"
     chunk: "Chunk | None" = None
@@ -175,9 +175,10 @@ class Foreman:
         kinds = [Kind(each["options"], message["environment"], each["alone"]) for each in message["kinds"]]
         new = []
         for number, timeout, claim in message["orders"]:
-            key = messages.key_of(claim["id"], claim["token"])
+            run, token, task = messages.name_of(claim)
+            key = messages.key_of(run, token)
             if key not in self.held:
-                held = Held(key, claim["id"], claim["task"], worker, claim, timeout, kinds[number])
+                held = Held(key, run, task, worker, claim, timeout, kinds[number])
                 self.held[key] = held
                 new.append(held)
         self._dispatch(new)

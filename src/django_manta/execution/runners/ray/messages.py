@@ -10,7 +10,6 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, fields
 from datetime import datetime, timedelta
-from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
@@ -58,35 +57,46 @@ def token_of(key: str) -> int:
 
 # -- claims ------------------------------------------------------------------------------------------
 
-_MOMENTS = frozenset({"enqueued_at", "run_after", "deadline", "expires_at", "started_at", "last_attempted_at"})
+#: Where in a claim which field stands. New ones are added at the end, so that releases understand each other.
+_FIELDS = Claimed._fields
+_MOMENTS = tuple(
+    _FIELDS.index(name)
+    for name in ("enqueued_at", "run_after", "deadline", "expires_at", "started_at", "last_attempted_at")
+)
+_REFUSED_FOR, _HISTORY, _VALUES = (_FIELDS.index(name) for name in ("refused_for", "history", "values"))
 
 
-def claim_to_json(claim: Claimed) -> dict[str, Any]:
-    """All that an executor needs. By name, so that a release that knows more fields is understood by one with fewer."""
-    plain: dict[str, Any] = claim._asdict()
-    plain["id"] = claim.id.hex
-    for name in _MOMENTS:
-        if plain[name] is not None:
-            plain[name] = plain[name].isoformat()
+def claim_to_json(claim: Claimed) -> list[Any]:
+    """All that an executor needs, in the order of its fields: thousands a second are sent."""
+    plain: list[Any] = list(claim)
+    plain[0] = claim.id.hex
+    for place in _MOMENTS:
+        moment = plain[place]
+        if moment is not None:
+            plain[place] = moment.isoformat()
     if claim.refused_for is not None:
-        plain["refused_for"] = claim.refused_for.total_seconds()
-    if claim.history:
-        plain["history"] = [_attempt_to_json(attempt) for attempt in claim.history]
-    plain["values"] = {run_id: list(value) for run_id, value in claim.values.items()}
+        plain[_REFUSED_FOR] = claim.refused_for.total_seconds()
+    plain[_HISTORY] = [_attempt_to_json(attempt) for attempt in claim.history] if claim.history else ()
+    plain[_VALUES] = {run_id: list(value) for run_id, value in claim.values.items()} if claim.values else {}
     return plain
 
 
-def claim_from_json(plain: Mapping[str, Any]) -> Claimed:
-    kept = {name: value for name, value in plain.items() if name in Claimed._fields}
-    kept["id"] = UUID(kept["id"])
-    for name in _MOMENTS:
-        if kept[name] is not None:
-            kept[name] = datetime.fromisoformat(kept[name])
-    if kept["refused_for"] is not None:
-        kept["refused_for"] = timedelta(seconds=kept["refused_for"])
-    kept["history"] = tuple(_attempt_from_json(attempt) for attempt in kept["history"])
-    kept["values"] = MappingProxyType({run_id: Value(*value) for run_id, value in kept["values"].items()})
-    return Claimed(**kept)
+def claim_from_json(plain: Sequence[Any]) -> Claimed:
+    kept = list(plain[: len(_FIELDS)])
+    kept[0] = UUID(hex=kept[0])
+    for place in _MOMENTS:
+        if kept[place] is not None:
+            kept[place] = datetime.fromisoformat(kept[place])
+    if kept[_REFUSED_FOR] is not None:
+        kept[_REFUSED_FOR] = timedelta(seconds=kept[_REFUSED_FOR])
+    kept[_HISTORY] = tuple(_attempt_from_json(attempt) for attempt in kept[_HISTORY])
+    kept[_VALUES] = {run_id: Value(*value) for run_id, value in kept[_VALUES].items()}
+    return Claimed(*kept)
+
+
+def name_of(plain: Sequence[Any]) -> tuple[str, int, str]:
+    """The run, the token and the task of a claim as it travels."""
+    return plain[0], plain[1], plain[2]
 
 
 _ATTEMPT_FIELDS = tuple(field.name for field in fields(AttemptRecord))
