@@ -13,7 +13,7 @@ from django_manta.ledger import Ledger, fsck
 from django_manta.models import Attempt, Run
 from tests.app import tasks
 from tests.app.models import Ledgerline
-from tests.ray.conftest import SLOW_SECONDS, StartOnRay, foremen, marked, unique_version
+from tests.ray.conftest import SLOW_SECONDS, StartOnRay, add_node, foremen, marked, unique_version
 from tests.worker.conftest import ended, outcomes, wait_for
 
 CRASHES = ["CRASHED"] * 3
@@ -107,7 +107,7 @@ def test_what_a_dead_foreman_held_is_lost_and_done_again(start_on_ray: StartOnRa
 def test_what_ran_on_a_dead_node_is_lost_and_done_elsewhere(
     start_on_ray: StartOnRay, cluster: Any, tmp_path: Path
 ) -> None:
-    node = cluster.add_node(num_cpus=2, resources={"doomed_node": 1}, object_store_memory=100 * 2**20)
+    node = add_node(cluster, num_cpus=2, resources={"doomed_node": 1})
     worker = start_on_ray().ready()
     run = tasks.stay_on_the_doomed_node.enqueue("doomed", str(tmp_path / "go"))
     beside = tasks.stay_on_ray.enqueue("beside", str(tmp_path / "go"))
@@ -116,7 +116,7 @@ def test_what_ran_on_a_dead_node_is_lost_and_done_elsewhere(
     cluster.remove_node(node, allow_graceful=False)
     wait_for(lambda: Attempt.objects.filter(run_id=run.id, outcome="LOST").exists(), SLOW_SECONDS, worker.tell)
     (tmp_path / "go").touch()
-    other = cluster.add_node(num_cpus=2, resources={"doomed_node": 1}, object_store_memory=100 * 2**20)
+    other = add_node(cluster, num_cpus=2, resources={"doomed_node": 1})
     ended(run, beside, limit=SLOW_SECONDS, worker=worker)
     assert (run.state, outcomes(run)) == (State.SUCCESSFUL, ["LOST", "SUCCESSFUL"])
     assert (beside.state, outcomes(beside)) == (State.SUCCESSFUL, ["SUCCESSFUL"])

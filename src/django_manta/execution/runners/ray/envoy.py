@@ -138,6 +138,10 @@ async def _serve(channel: socket.socket, hello: dict[str, Any], inbox: messages.
     await Envoy(channel, hello, inbox, rest).serve()
 
 
+class Finished(Exception):
+    """Nothing is left to be said to a foreman."""
+
+
 class Envoy:
     """Between one worker and the foremen that it knows."""
 
@@ -195,7 +199,7 @@ class Envoy:
             name, number, text = body
             self._line(name).say(number, text)
         elif kind == "close" and body[0] in self.lines:
-            self.lines.pop(body[0]).close()
+            self.lines.pop(body[0]).finish()
 
     def _line(self, name: str, *, create: bool = False) -> "Line":
         line = self.lines.get(name)
@@ -229,6 +233,10 @@ class Line:
     def close(self) -> None:
         self._life.cancel()
 
+    def finish(self) -> None:
+        """Close it when all has been said."""
+        self.unsaid.put_nowait((None, ""))
+
     def say(self, number: int | None, text: str) -> None:
         self.unsaid.put_nowait((number, text))
 
@@ -238,6 +246,8 @@ class Line:
             async with asyncio.TaskGroup() as both:
                 both.create_task(self._speak())
                 both.create_task(self._listen())
+        except* Finished:
+            pass
         except* Gone:
             if self.create:
                 # Whoever asks for it again at once would find it dying still.
@@ -308,6 +318,8 @@ class Line:
         """One after the other, in the order of the worker's words. All may be said twice."""
         while True:
             number, text = await self.unsaid.get()
+            if not text:
+                raise Finished
             self._saying = True
             while (answer := await self._call("speak", text)) is None:
                 pass
