@@ -34,7 +34,7 @@ def test_killers_end_on_ray_as_they_do_on_one_machine(start_on_ray: StartOnRay) 
     }
     good += tasks.add.starmap([(n, 1) for n in range(100)])
     worker = start_on_ray("--burst")
-    assert worker.wait(200) == 0, worker.tell()
+    assert worker.wait(500) == 0, worker.tell()
     ended(*good, *(run for run, _, _ in table.values()))
     assert {name: (run.state, outcomes(run)) for name, (run, _, _) in table.items()} == {
         name: (state, expected) for name, (_, state, expected) in table.items()

@@ -60,6 +60,8 @@ class Envoy:
                 [sys.executable, "-m", "django_manta.execution.runners.ray.envoy", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
+                # Where Ray prints what its own processes have to say, page after page when one of them dies.
+                stdout=subprocess.DEVNULL,
                 # A signal to the worker's process group must reach neither it nor a Ray that it starts.
                 start_new_session=True,
             )
