@@ -163,23 +163,24 @@ class Ledger:
 
     def _settle(self, batch: list[Settleable], worker: str | None, recovering: bool, done: "_Batch") -> None:
         params = {"settlements": rows.settlement_rows(batch), "worker": worker, "recovering": recovering}
-        waits = {each.token: each for each in batch if each.outcome in WAITING_OUTCOMES}
+        # By execution: of two settlements with one token, only one can be of the run that it moved.
+        waits = {each.execution: each for each in batch if each.outcome in WAITING_OUTCOMES}
         with self.session.transaction() if waits else self.session.step():
             if self.dialect.name == "sqlite":
                 self.session.run("settle_attempts", params)
             found = self.session.rows("settle", params)
-            moved = {token: State(state) for token, state, _, _ in found}
+            moved = {(self.dialect.read_id(run_id), token): State(state) for token, state, _, run_id in found}
             heralds = [self.dialect.read_id(run_id) for _, _, is_herald, run_id in found if is_herald]
             if heralds and self.dialect.name == "sqlite":
                 self.session.run("add_heralds", {"ids": self._listed(heralds)})
-            waiting = [waits[token] for token, state in moved.items() if token in waits and state not in ENDS]
+            waiting = [waits[each] for each, state in moved.items() if each in waits and state not in ENDS]
             if waiting:
                 graph.wait(self, waiting)
-        done.moved |= moved
+        done.moved |= {token: state for (_, token), state in moved.items()}
         done.heralds += heralds
         done.waiting += [each.run_id for each in waiting]
-        for token, each in waits.items():
-            if moved.get(token) is State.CANCELLED:
+        for execution, each in waits.items():
+            if moved.get(execution) is State.CANCELLED:
                 done.unwanted |= {UUID(child) for child in graph.delegates_of(each.delegate)}
 
     def _spread(self, done: "_Batch") -> Settled:
