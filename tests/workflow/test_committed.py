@@ -4,16 +4,20 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from datetime import timedelta
 from uuid import UUID
 
 import pytest
 from django.db import connection, transaction
+from django.tasks import default_task_backend
+from django.utils import timezone
 
 from django_manta import State, gather, promise, reject, resolve, ringing
 from django_manta.ledger import Ledger, fsck, graph, own_session
 from django_manta.models import Gate, Herald, Run
 from django_manta.states import Outcome
 from django_manta.testing import run_all
+from django_manta.worker.caretaker import spread_the_word
 from tests.app.tasks import fail, fail_first
 from tests.ledger.given import claimed, settlement, sql
 from tests.worker.conftest import Start, ended, start_worker  # noqa: F401 (a fixture)
@@ -119,6 +123,23 @@ def test_depending_on_what_is_running_returns_at_once() -> None:
     assert state(result) is State.WAITING
     ledger.settle([settlement(claim)])
     assert state(result) is State.READY
+
+
+@pytest.mark.postgres
+def test_enqueueing_gives_up_on_a_precondition_that_somebody_holds() -> None:
+    first = same.enqueue(1)
+    hold = "UPDATE manta_run SET priority = priority WHERE id = %s"
+    with closing(own_session()) as session:
+        with session.transaction():
+            sql(Ledger(session), hold, [UUID(first.id).hex])
+            result = same.enqueue(first)
+        assert not Gate.objects.get(run_id=result.id).armed
+    assert connection.cursor().execute("SHOW lock_timeout").fetchone() == ("0",)
+    Gate.objects.update(made_at=timezone.now() - timedelta(minutes=1))
+    assert spread_the_word(default_task_backend, Ledger()) == 0
+    assert Gate.objects.get(run_id=result.id).armed
+    run_all()
+    assert state(result) is State.SUCCESSFUL
 
 
 @pytest.mark.postgres

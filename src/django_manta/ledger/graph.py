@@ -11,7 +11,8 @@ each step can be repeated, and none is lost.
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import batched
 from json import dumps, loads
@@ -21,6 +22,7 @@ from uuid import UUID
 from django.db import OperationalError
 
 from django_manta.ledger.records import Claimed, Settleable, Value
+from django_manta.ledger.session import DjangoSession
 from django_manta.states import ENDS, Outcome, Role, State, When
 
 if TYPE_CHECKING:
@@ -44,7 +46,10 @@ NEARER_DEPTH, NEARER_LIMIT = 50, 1_000
 
 #: Two transactions in each other's way: one has to go, and comes back a moment later.
 _TRIES, _PAUSE_SECONDS = 5, 0.02
-_CONFLICTS = frozenset({"40P01", "40001", "55P03"})
+_CONFLICTS = frozenset({"40P01", "40001"})
+
+#: On a connection that has no such limit: nobody waits longer for a row that somebody holds. The caretaker comes again.
+_LOCK_TIMEOUT = "1s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +133,9 @@ def arm(ledger: "Ledger", ids: Iterable[UUID], *, new: bool = False) -> Passed:
     passed = Passed()
     heralds: list[UUID] = []
     for batch in batched(ids, ARM_BATCH):
+        if not new and in_circles(ledger, batch):
+            # Unless somebody in it may go on, and has not been told yet.
+            passed |= tell_leftovers(ledger)
         moved, told = _patiently(ledger, lambda batch=batch: _arm(ledger, batch, new))  # type: ignore[misc]
         passed |= moved
         heralds += told
@@ -137,7 +145,7 @@ def arm(ledger: "Ledger", ids: Iterable[UUID], *, new: bool = False) -> Passed:
 
 def _arm(ledger: "Ledger", ids: Sequence[UUID], new: bool) -> tuple[Passed, list[UUID]]:
     params = {"ids": _listed(ledger, ids)}
-    with ledger.session.transaction():
+    with _briefly(ledger):
         if ledger.dialect.name == "postgres":
             ledger.session.rows("arm_lock", params)
         refused, heralds = (Passed(), []) if new else _refuse_circles(ledger, ids)
@@ -211,7 +219,7 @@ def tell(ledger: "Ledger", ids: Iterable[UUID], *, at_once: int = TELL_AT_ONCE) 
 
 def _tell(ledger: "Ledger", ids: Sequence[UUID]) -> tuple[Passed, list[UUID], int]:
     params = {"ids": _listed(ledger, ids)}
-    with ledger.session.transaction():
+    with _briefly(ledger):
         if ledger.dialect.name == "postgres":
             ledger.session.rows("tell_lock", params)
         news = ledger.session.rows("untold", {**params, "limit": TELL_BATCH})
@@ -386,6 +394,21 @@ def bring_forward(ledger: "Ledger", ids: Iterable[UUID]) -> int:
 def forget(ledger: "Ledger", ids: Iterable[UUID]) -> None:
     """Remove the edges of runs that are gone."""
     ledger.session.run("forget_edges", {"ids": _listed(ledger, ids)})
+
+
+@contextmanager
+def _briefly(ledger: "Ledger") -> Iterator[None]:
+    """
+    A transaction that gives up on a row which somebody holds.
+
+    Our own connections have such a limit; a caller's has what its project gave it, most often none.
+    """
+    is_callers = isinstance(ledger.session, DjangoSession) and ledger.dialect.name == "postgres"
+    limited = is_callers and not ledger.session.in_transaction()
+    with ledger.session.transaction():
+        if limited:
+            ledger.session.rows("limit_waiting", {"timeout": _LOCK_TIMEOUT})
+        yield
 
 
 def _listed(ledger: "Ledger", ids: Iterable[UUID]) -> object:
