@@ -33,6 +33,9 @@ TELL_AT_ONCE = 1_000
 #: Gates armed in one transaction.
 ARM_BATCH = 200
 
+#: How long whoever enqueues waits for somebody who holds what the new runs wait for.
+PATIENCE_SECONDS = 0.25
+
 #: Edges per INSERT.
 EDGE_BATCH = 5_000
 
@@ -44,7 +47,10 @@ NEARER_DEPTH, NEARER_LIMIT = 50, 1_000
 
 #: Two transactions in each other's way: one has to go, and comes back a moment later.
 _TRIES, _PAUSE_SECONDS = 5, 0.02
-_CONFLICTS = frozenset({"40P01", "40001", "55P03"})
+_CONFLICTS = frozenset({"40P01", "40001"})
+
+#: Somebody held a row for as long as one waits. Once more would be as long again.
+_HELD = "55P03"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,26 +125,35 @@ def wait(ledger: "Ledger", settlements: Sequence[Settleable]) -> None:
 # -- arming ------------------------------------------------------------------------------------------
 
 
-def arm(ledger: "Ledger", ids: Iterable[UUID], *, new: bool = False) -> Passed:
+def arm(ledger: "Ledger", ids: Iterable[UUID], *, new: bool = False, patience: float | None = None) -> Passed:
     """
     Count what runs wait for, and let those pass that wait for nothing any more. Tells whoever waits for them.
 
-    Ends those that asked to wait for something that waits for them; ``new`` ones cannot have.
+    Ends those that asked to wait for something that waits for them; ``new`` ones cannot have. With ``patience``
+    it waits for others only so many seconds, in all, and leaves the rest to the caretaker.
     """
     passed = Passed()
     heralds: list[UUID] = []
     for batch in batched(ids, ARM_BATCH):
-        moved, told = _patiently(ledger, lambda batch=batch: _arm(ledger, batch, new))  # type: ignore[misc]
+        try:
+            moved, told = _patiently(ledger, lambda batch=batch: _arm(ledger, batch, new, patience))  # type: ignore[misc]
+        except OperationalError as error:
+            if patience is None or _code(error) not in _CONFLICTS | {_HELD}:
+                raise
+            break
         passed |= moved
         heralds += told
     passed |= tell(ledger, heralds)
     return passed
 
 
-def _arm(ledger: "Ledger", ids: Sequence[UUID], new: bool) -> tuple[Passed, list[UUID]]:
+def _arm(ledger: "Ledger", ids: Sequence[UUID], new: bool, patience: float | None) -> tuple[Passed, list[UUID]]:
     params = {"ids": _listed(ledger, ids)}
+    alone = not ledger.session.in_transaction()
     with ledger.session.transaction():
         if ledger.dialect.name == "postgres":
+            if patience is not None and alone:
+                ledger.session.run("patience", {"milliseconds": f"{patience * 1000:.0f}"})
             ledger.session.rows("arm_lock", params)
         refused, heralds = (Passed(), []) if new else _refuse_circles(ledger, ids)
         ledger.session.run("arm_flag", params)
@@ -402,8 +417,11 @@ def _patiently[T](ledger: "Ledger", act: Callable[[], T]) -> T:
         try:
             return act()
         except OperationalError as error:
-            code = getattr(error.__cause__, "sqlstate", None)
-            if code not in _CONFLICTS or attempt == _TRIES - 1 or ledger.session.in_transaction():
+            if _code(error) not in _CONFLICTS or attempt == _TRIES - 1 or ledger.session.in_transaction():
                 raise
             time.sleep(_PAUSE_SECONDS * (attempt + 1))
     raise AssertionError
+
+
+def _code(error: OperationalError) -> str | None:
+    return getattr(error.__cause__, "sqlstate", None)

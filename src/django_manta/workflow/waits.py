@@ -47,7 +47,7 @@ def arm_after_commit(database: str, cluster: str, ids: Sequence[UUID]) -> None:
 
     def arm() -> None:
         ledger = Ledger(DjangoSession(database))
-        passed = graph.arm(ledger, ids, new=True)
+        passed = graph.arm(ledger, ids, new=True, patience=graph.PATIENCE_SECONDS)
         for queue in passed.queues:
             ring_after_commit(database, cluster, queue)
         graph.bring_forward(ledger, ids)
