@@ -20,15 +20,17 @@ from uuid import UUID
 
 from django.core.management.base import BaseCommand, CommandError
 from django.db import transaction
+from django.db.models import Exists, OuterRef
 
 from django_manta.backend import MantaBackend
 from django_manta.commands import choosing
 from django_manta.commands.printing import Printer, add_format, counts, runs
 from django_manta.execution import announce
 from django_manta.ledger import house
-from django_manta.models import Run, RunQuerySet
+from django_manta.models import Gate, Run, RunQuerySet
 from django_manta.ringing import CANCEL, ring_after_commit
 from django_manta.states import State
+from django_manta.workflow.promise import TASK as PROMISE
 
 #: Runs per statement.
 BATCH = 1_000
@@ -62,6 +64,8 @@ class Chosen(NamedTuple):
     state: State
     task: str
     due_at: datetime | None
+    #: What it waits for lets it pass, or not.
+    gated: bool
 
 
 @dataclass(slots=True)
@@ -139,8 +143,9 @@ def _by_filter(backend: MantaBackend, options: dict[str, Any], move: Move) -> It
 
 
 def _read(matching: RunQuerySet) -> list[Chosen]:
-    rows = matching.values_list("pk", "queue", "state", "task", "due_at")
-    return [Chosen(pk, queue, State(state), task, due_at) for pk, queue, state, task, due_at in rows]
+    gate = Gate.objects.filter(run=OuterRef("pk"))
+    rows = matching.values_list("pk", "queue", "state", "task", "due_at", Exists(gate))
+    return [Chosen(pk, queue, State(state), *rest) for pk, queue, state, *rest in rows]
 
 
 # -- moving ----------------------------------------------------------------------------------------
@@ -159,8 +164,10 @@ def _move(
     for batch in batches:
         reached: dict[UUID, State] = getattr(backend.ledger, move.verb)([run.id for run in batch], *given)
         # Others may move for the sake of these; they are not what was asked for.
-        tally.moved.update(reached[run.id].value for run in batch if run.id in reached)
-        tally.left.update(run.state.value for run in batch if run.id not in reached)
+        # And what fails again at once, for the sake of what it waits for, has not moved.
+        moved = {run.id for run in batch if reached.get(run.id, run.state) is not run.state}
+        tally.moved.update(reached[run_id].value for run_id in moved)
+        tally.left.update(run.state.value for run in batch if run.id not in moved)
         ended = (State.CANCELLED, State.UPSTREAM_FAILED)
         _announce(backend, [run_id for run_id, state in reached.items() if state in ended])
         ring(backend.database, _words(batch, reached))
@@ -217,6 +224,8 @@ def _would_reach(verb: str, run: Chosen, now: datetime) -> State:
             return State.CANCELLING if run.state is State.RUNNING else State.CANCELLED
         case "hold":
             return State.HELD
+        case "release" | "retry" if run.gated or run.task == PROMISE:
+            return State.WAITING
         case "release" if run.due_at is not None and run.due_at > now:
             return State.SCHEDULED
     return State.READY

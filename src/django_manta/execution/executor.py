@@ -107,7 +107,8 @@ def _execute(
         admitted = admit(claim)
     except (TaskNotFound, BadTaskSignature) as refusal:
         return Execution(refuse(claim, refusal, executor))
-    with Running(CurrentRun(admitted.run_id, claim.task, claim.attempts, claim.deadline, claim.token)):
+    current = CurrentRun(admitted.run_id, claim.task, claim.attempts, claim.deadline, claim.token, claim.workflow)
+    with Running(current):
         return _Run(admitted, executor, started, interruptible, output, callers).execute()
 
 
@@ -188,7 +189,7 @@ class _Run:
             return Execution(None)
         except Later as later:
             # Whatever it wrote inside an atomic block is gone with it; the rest is kept.
-            return self._finish(self._deferred(later))
+            return self._finish(self._rolled_back(later) or self._deferred(later))
         except BaseException as error:
             if self.interruptible and isinstance(error, KeyboardInterrupt):
                 raise
@@ -315,6 +316,20 @@ class _Run:
             error_message=message,
             executor=self.executor,
         )
+
+    def _rolled_back(self, later: Later) -> Settlement | None:
+        """The end of a run that would wait for runs which its own raise has undone."""
+        if not later.after:
+            return None
+        known = {run.id for run in Ledger(DjangoSession(self.backend.database)).fetch(later.after, history=False)}
+        gone = [str(run_id) for run_id in later.after if run_id not in known]
+        if not gone:
+            return None
+        words = (
+            f"It raised Later(after=…) with run {gone[0]}, which does not exist: what is enqueued in an atomic block "
+            "is undone when an exception leaves it. Return the Later instead."
+        )
+        return _failed(self.claim, self.executor, self.started, ValueError(words))
 
     def _success(self, value: Any) -> Settlement:
         kept = payload.normalize(value, "return value")

@@ -11,7 +11,8 @@ each step can be repeated, and none is lost.
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import batched
 from json import dumps, loads
@@ -21,6 +22,7 @@ from uuid import UUID
 from django.db import OperationalError
 
 from django_manta.ledger.records import Claimed, Settleable, Value
+from django_manta.ledger.session import DjangoSession
 from django_manta.states import ENDS, Outcome, Role, State, When
 
 if TYPE_CHECKING:
@@ -33,6 +35,9 @@ TELL_AT_ONCE = 1_000
 #: Gates armed in one transaction.
 ARM_BATCH = 200
 
+#: How long a caller waits for somebody who holds what its runs wait for. The caretaker comes again.
+PATIENCE_MILLISECONDS = 250
+
 #: Edges per INSERT.
 EDGE_BATCH = 5_000
 
@@ -44,7 +49,10 @@ NEARER_DEPTH, NEARER_LIMIT = 50, 1_000
 
 #: Two transactions in each other's way: one has to go, and comes back a moment later.
 _TRIES, _PAUSE_SECONDS = 5, 0.02
-_CONFLICTS = frozenset({"40P01", "40001", "55P03"})
+_CONFLICTS = frozenset({"40P01", "40001"})
+
+#: Somebody held a row for as long as one waits. Once more would be as long again.
+_HELD = "55P03"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +131,21 @@ def arm(ledger: "Ledger", ids: Iterable[UUID], *, new: bool = False) -> Passed:
     """
     Count what runs wait for, and let those pass that wait for nothing any more. Tells whoever waits for them.
 
-    Ends those that asked to wait for something that waits for them; ``new`` ones cannot have.
+    Ends those that asked to wait for something that waits for them; ``new`` ones cannot have. Those are left to the
+    caretaker if somebody holds what they wait for: whoever enqueues waits for nobody.
     """
     passed = Passed()
     heralds: list[UUID] = []
     for batch in batched(ids, ARM_BATCH):
-        moved, told = _patiently(ledger, lambda batch=batch: _arm(ledger, batch, new))  # type: ignore[misc]
+        if not new and in_circles(ledger, batch):
+            # Unless somebody in it may go on, and has not been told yet.
+            passed |= tell_leftovers(ledger)
+        try:
+            moved, told = _patiently(ledger, lambda batch=batch: _arm(ledger, batch, new))  # type: ignore[misc]
+        except OperationalError as error:
+            if not new or _code(error) not in _CONFLICTS | {_HELD}:
+                raise
+            break
         passed |= moved
         heralds += told
     passed |= tell(ledger, heralds)
@@ -137,7 +154,7 @@ def arm(ledger: "Ledger", ids: Iterable[UUID], *, new: bool = False) -> Passed:
 
 def _arm(ledger: "Ledger", ids: Sequence[UUID], new: bool) -> tuple[Passed, list[UUID]]:
     params = {"ids": _listed(ledger, ids)}
-    with ledger.session.transaction():
+    with _briefly(ledger):
         if ledger.dialect.name == "postgres":
             ledger.session.rows("arm_lock", params)
         refused, heralds = (Passed(), []) if new else _refuse_circles(ledger, ids)
@@ -211,7 +228,7 @@ def tell(ledger: "Ledger", ids: Iterable[UUID], *, at_once: int = TELL_AT_ONCE) 
 
 def _tell(ledger: "Ledger", ids: Sequence[UUID]) -> tuple[Passed, list[UUID], int]:
     params = {"ids": _listed(ledger, ids)}
-    with ledger.session.transaction():
+    with _briefly(ledger):
         if ledger.dialect.name == "postgres":
             ledger.session.rows("tell_lock", params)
         news = ledger.session.rows("untold", {**params, "limit": TELL_BATCH})
@@ -388,6 +405,21 @@ def forget(ledger: "Ledger", ids: Iterable[UUID]) -> None:
     ledger.session.run("forget_edges", {"ids": _listed(ledger, ids)})
 
 
+@contextmanager
+def _briefly(ledger: "Ledger") -> Iterator[None]:
+    """
+    A transaction that gives up on a row which somebody holds.
+
+    Our own connections have such a limit; a caller's has what its project gave it, most often none.
+    """
+    is_callers = isinstance(ledger.session, DjangoSession) and ledger.dialect.name == "postgres"
+    limited = is_callers and not ledger.session.in_transaction()
+    with ledger.session.transaction():
+        if limited:
+            ledger.session.rows("limit_waiting", {"milliseconds": str(PATIENCE_MILLISECONDS)})
+        yield
+
+
 def _listed(ledger: "Ledger", ids: Iterable[UUID]) -> object:
     return ledger.dialect.listing([run_id.hex for run_id in ids])
 
@@ -402,8 +434,11 @@ def _patiently[T](ledger: "Ledger", act: Callable[[], T]) -> T:
         try:
             return act()
         except OperationalError as error:
-            code = getattr(error.__cause__, "sqlstate", None)
-            if code not in _CONFLICTS or attempt == _TRIES - 1 or ledger.session.in_transaction():
+            if _code(error) not in _CONFLICTS or attempt == _TRIES - 1 or ledger.session.in_transaction():
                 raise
             time.sleep(_PAUSE_SECONDS * (attempt + 1))
     raise AssertionError
+
+
+def _code(error: OperationalError) -> str | None:
+    return getattr(error.__cause__, "sqlstate", None)

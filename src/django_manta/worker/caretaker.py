@@ -198,4 +198,6 @@ def prune(backend: Any, ledger: Ledger, stop: threading.Event | None = None) -> 
             if after is None:
                 break
             time.sleep(_PAUSE_SECONDS)
+    while (stop is None or not stop.is_set()) and ledger.forget_workflows(BATCH) == BATCH:
+        time.sleep(_PAUSE_SECONDS)
     return removed

@@ -10,14 +10,19 @@ from uuid import UUID
 
 from django.db import IntegrityError, transaction
 
+from django_manta.current import current_run
 from django_manta.ids import new_run_id
 
 _current: ContextVar[UUID | None] = ContextVar("django_manta.workflow", default=None)
 
 
 def current_workflow() -> UUID | None:
-    """The workflow that runs enqueued here belong to, if any."""
-    return _current.get()
+    """The workflow that runs enqueued here belong to, if any: the block's, or that of the run being executed."""
+    opened = _current.get()
+    if opened is None:
+        run = current_run()
+        return UUID(run.workflow) if run is not None and run.workflow is not None else None
+    return opened
 
 
 class WorkflowExists(Exception):

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Sequence
 from uuid import UUID
 
-from django.db import transaction
+from django.db import DatabaseError, transaction
 
 from django_manta import options
 from django_manta.enqueue import Call
@@ -47,9 +47,12 @@ def arm_after_commit(database: str, cluster: str, ids: Sequence[UUID]) -> None:
 
     def arm() -> None:
         ledger = Ledger(DjangoSession(database))
-        passed = graph.arm(ledger, ids, new=True)
-        for queue in passed.queues:
-            ring_after_commit(database, cluster, queue)
-        graph.bring_forward(ledger, ids)
+        try:
+            passed = graph.arm(ledger, ids, new=True)
+            for queue in passed.queues:
+                ring_after_commit(database, cluster, queue)
+            graph.bring_forward(ledger, ids)
+        except DatabaseError:
+            logger.warning("Could not count what new runs wait for; the caretaker will.", exc_info=True)
 
     transaction.on_commit(arm, using=database, robust=True)
