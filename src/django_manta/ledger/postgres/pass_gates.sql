@@ -4,7 +4,8 @@ WITH judged AS MATERIALIZED (
     SELECT
         verdict.*,
         CASE
-                WHEN verdict.delegate IS NOT NULL AND verdict.failed THEN verdict.child_state
+                -- What it delegated to may be gone, and has no end that could be its own.
+                WHEN verdict.delegate IS NOT NULL AND verdict.failed THEN COALESCE(verdict.child_state, 'UPSTREAM_FAILED')
                 WHEN verdict.delegate IS NOT NULL AND verdict.ready THEN 'SUCCESSFUL'
                 WHEN verdict.failed AND NOT verdict.passed THEN 'UPSTREAM_FAILED'
                 WHEN verdict.ready AND verdict.due_at > statement_timestamp() THEN 'SCHEDULED'

@@ -4,7 +4,8 @@ SELECT
     judged.id,
     judged.state,
     CASE
-                WHEN judged.delegate IS NOT NULL AND judged.failed THEN judged.child_state
+                -- What it delegated to may be gone, and has no end that could be its own.
+                WHEN judged.delegate IS NOT NULL AND judged.failed THEN COALESCE(judged.child_state, 'UPSTREAM_FAILED')
                 WHEN judged.delegate IS NOT NULL AND judged.ready THEN 'SUCCESSFUL'
                 WHEN judged.failed AND NOT judged.passed THEN 'UPSTREAM_FAILED'
                 WHEN judged.ready AND judged.due_at > strftime('%%Y-%%m-%%d %%H:%%M:%%f000', 'now') THEN 'SCHEDULED'
