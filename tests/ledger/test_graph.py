@@ -1,12 +1,14 @@
 """Runs that wait for runs: what the state machine found, each on its own."""
 
+from contextlib import AbstractContextManager
 from json import dumps
+from unittest.mock import patch
 from uuid import UUID
 
 from django_manta.ids import new_run_id
 from django_manta.ledger import Claimed, Ledger, fsck, graph
 from django_manta.states import Outcome, State
-from tests.ledger.given import claimed, settlement, state_of
+from tests.ledger.given import HOUR, claimed, dependent, settlement, state_of
 
 
 def caretaker(ledger: Ledger) -> None:
@@ -14,6 +16,11 @@ def caretaker(ledger: Ledger) -> None:
     while graph.tell_leftovers(ledger).seen or graph.arm_leftovers(ledger).seen:
         pass
     assert fsck.check(ledger) == []
+
+
+def nobody_tells() -> AbstractContextManager[object]:
+    """Whoever moves something dies before it can tell."""
+    return patch.object(graph, "tell", lambda *args, **kwargs: graph.Passed())
 
 
 def delegate(ledger: Ledger, claim: Claimed, *children: UUID) -> None:
@@ -26,3 +33,30 @@ def test_delegating_to_what_is_gone_is_a_bad_end(ledger: Ledger) -> None:
     delegate(ledger, claim, new_run_id())
     caretaker(ledger)
     assert state_of(ledger, claim.id) is State.UPSTREAM_FAILED
+
+
+def test_who_was_told_of_a_failure_learns_of_a_success_even_if_nobody_told_of_the_retry(ledger: Ledger) -> None:
+    """Whoever should have told died; the caretaker came when the second attempt was over."""
+    [claim] = claimed(ledger)
+    strict, later = dependent(ledger, claim.id), dependent(ledger, claim.id, run_after=HOUR)
+    ledger.settle([settlement(claim, Outcome.FAILED, State.FAILED)])
+    caretaker(ledger)
+    assert [state_of(ledger, each) for each in (strict, later)] == [State.UPSTREAM_FAILED] * 2
+    with nobody_tells():
+        ledger.retry([claim.id])
+        ledger.settle([settlement(again) for again in ledger.claim("worker", ["default"], 1)])
+    caretaker(ledger)
+    assert [state_of(ledger, each) for each in (strict, later)] == [State.READY, State.SCHEDULED]
+
+
+def test_who_delegated_to_it_learns_so_too(ledger: Ledger) -> None:
+    child, parent = claimed(ledger, 2)
+    delegate(ledger, parent, child.id)
+    ledger.settle([settlement(child, Outcome.FAILED, State.FAILED)])
+    caretaker(ledger)
+    assert state_of(ledger, parent.id) is State.FAILED
+    with nobody_tells():
+        ledger.retry([child.id])
+        ledger.settle([settlement(again) for again in ledger.claim("worker", ["default"], 1)])
+    caretaker(ledger)
+    assert state_of(ledger, parent.id) is State.SUCCESSFUL

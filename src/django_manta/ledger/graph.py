@@ -236,11 +236,11 @@ def _tell(ledger: "Ledger", ids: Sequence[UUID]) -> tuple[Passed, list[UUID], in
         heralds: list[UUID] = []
         if news:
             edges = [
-                {"id": edge, "told": bool(ended), "met": bool(succeeded)} for edge, _, _, ended, succeeded, _ in news
+                {"id": edge, "told": bool(ended), "met": bool(succeeded)} for edge, _, _, ended, succeeded, *_ in news
             ]
             ledger.session.run("tell_edges", {"edges": dumps(edges)})
             counted = ledger.session.rows("tell_gates", {"gates": dumps(_deltas(news))})
-            reopening = not all(ended for _, _, _, ended, _, _ in news)
+            reopening = any(was_told for *_, was_told, _ in news)
             dependents = [ledger.dialect.read_id(row[0]) for row in counted]
             moved, heralds = _let_pass(ledger, dependents, reopening=reopening)
         ledger.session.run("hush", params)
@@ -250,12 +250,13 @@ def _tell(ledger: "Ledger", ids: Sequence[UUID]) -> tuple[Passed, list[UUID], in
 def _deltas(news: Sequence[tuple[Any, ...]]) -> list[dict[str, Any]]:
     """What changes in each gate: an edge that is told of goes from the pending ones to the met or bad ones, or back."""
     gates: dict[Any, dict[str, Any]] = {}
-    for _, run_id, role, ended, succeeded, was_met in news:
+    for _, run_id, role, ended, succeeded, was_told, was_met in news:
         gate = gates.setdefault(
             run_id,
             {
                 "run_id": run_id.hex if isinstance(run_id, UUID) else run_id,
                 "pending_values": 0,
+                "met_values": 0,
                 "bad_values": 0,
                 "pending_after": 0,
                 "met_after": 0,
@@ -263,14 +264,13 @@ def _deltas(news: Sequence[tuple[Any, ...]]) -> list[dict[str, Any]]:
             },
         )
         kind = "after" if role == Role.AFTER else "values"
-        step = 1 if ended else -1
-        met = succeeded if ended else was_met
-        gate[f"pending_{kind}"] -= step
-        if not met:
-            gate[f"bad_{kind}"] += step
-        elif kind == "after":
-            gate["met_after"] += step
+        gate[f"{_standing(was_told, was_met)}_{kind}"] -= 1
+        gate[f"{_standing(ended, succeeded)}_{kind}"] += 1
     return list(gates.values())
+
+
+def _standing(told: bool, met: bool) -> str:
+    return "met" if met else "bad" if told else "pending"
 
 
 def tell_leftovers(ledger: "Ledger", limit: int = 100) -> Passed:
@@ -311,7 +311,7 @@ def _pass_sqlite(ledger: "Ledger", params: dict[str, object]) -> list[Any]:
     moving = [row for row in judged if row[1] != row[2]]
     if not moving:
         return []
-    rows = [{"id": row[0], "next_state": row[2], "delegates": bool(row[5])} for row in moving]
+    rows = [{"id": row[0], "next_state": row[2], "delegates": bool(row[5]), "due_at": row[6]} for row in moving]
     ledger.session.run("pass_gates", {"judged": dumps(rows)})
     called = [row[0] for row in moving if row[1] == State.WAITING and row[2] in (State.READY, State.SCHEDULED)]
     ledger.session.run("consume_gates", {"ids": dumps(called)})

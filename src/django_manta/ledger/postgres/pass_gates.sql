@@ -17,7 +17,12 @@ WITH judged AS MATERIALIZED (
             run.id,
             run.state,
             run.delegate,
-            run.due_at,
+            CASE
+                -- What is reopened before it ever started waits for its date again.
+                WHEN run.state = 'UPSTREAM_FAILED' AND run.attempts = 0 AND run.run_after > statement_timestamp()
+                    THEN run.run_after
+                ELSE run.due_at
+            END AS due_at,
             gate.passed,
             (
                 SELECT child.state
@@ -89,12 +94,7 @@ moved AS (
     UPDATE manta_run AS run
     SET
         state = judged.next_state,
-        due_at = CASE
-            -- What is reopened before it ever started waits for its date again.
-            WHEN judged.next_state = 'WAITING' AND judged.state = 'UPSTREAM_FAILED' AND run.attempts = 0 AND run.run_after > statement_timestamp()
-                THEN run.run_after
-            WHEN judged.next_state IN ('SCHEDULED', 'WAITING') THEN run.due_at
-        END,
+        due_at = CASE WHEN judged.next_state IN ('SCHEDULED', 'WAITING') THEN judged.due_at END,
         finished_at = CASE WHEN judged.next_state IN ('SUCCESSFUL', 'FAILED', 'CANCELLED', 'LOST', 'EXPIRED', 'QUARANTINED', 'UPSTREAM_FAILED') THEN statement_timestamp() END,
         reason = CASE
             WHEN judged.next_state IN ('FAILED', 'CANCELLED', 'LOST', 'EXPIRED', 'QUARANTINED', 'UPSTREAM_FAILED') AND judged.delegate IS NOT NULL

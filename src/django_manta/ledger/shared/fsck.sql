@@ -143,7 +143,10 @@ JOIN manta_run AS run ON run.id = edge.on_id
 JOIN manta_gate AS gate ON gate.run_id = edge.run_id
 WHERE
     gate.armed
-    AND edge.told <> (run.state IN ('SUCCESSFUL', 'FAILED', 'CANCELLED', 'LOST', 'EXPIRED', 'QUARANTINED', 'UPSTREAM_FAILED'))
+    AND (
+        edge.told <> (run.state IN ('SUCCESSFUL', 'FAILED', 'CANCELLED', 'LOST', 'EXPIRED', 'QUARANTINED', 'UPSTREAM_FAILED'))
+        OR edge.met <> (run.state = 'SUCCESSFUL')
+    )
     AND NOT EXISTS (SELECT 1 FROM manta_herald AS herald WHERE herald.run_id = run.id)
 UNION ALL
 SELECT

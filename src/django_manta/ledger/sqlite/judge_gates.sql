@@ -14,13 +14,19 @@ SELECT
             END AS next_state,
     judged.queue,
     judged.dependents,
-    judged.delegate IS NOT NULL
+    judged.delegate IS NOT NULL,
+    judged.due_at
 FROM (
     SELECT
         run.id,
         run.state,
         run.delegate,
-        run.due_at,
+        CASE
+            -- What is reopened before it ever started waits for its date again.
+            WHEN run.state = 'UPSTREAM_FAILED' AND run.attempts = 0 AND run.run_after > strftime('%%Y-%%m-%%d %%H:%%M:%%f000', 'now')
+                THEN run.run_after
+            ELSE run.due_at
+        END AS due_at,
         run.queue,
         run.dependents,
         gate.passed,

@@ -2,12 +2,7 @@
 UPDATE manta_run
 SET
     state = judged.next_state,
-    due_at = CASE
-        -- What is reopened before it ever started waits for its date again.
-        WHEN judged.next_state = 'WAITING' AND state = 'UPSTREAM_FAILED' AND attempts = 0 AND run_after > strftime('%%Y-%%m-%%d %%H:%%M:%%f000', 'now')
-            THEN run_after
-        WHEN judged.next_state IN ('SCHEDULED', 'WAITING') THEN due_at
-    END,
+    due_at = CASE WHEN judged.next_state IN ('SCHEDULED', 'WAITING') THEN judged.due_at END,
     finished_at = CASE WHEN judged.next_state IN ('SUCCESSFUL', 'FAILED', 'CANCELLED', 'LOST', 'EXPIRED', 'QUARANTINED', 'UPSTREAM_FAILED') THEN strftime('%%Y-%%m-%%d %%H:%%M:%%f000', 'now') END,
     reason = CASE
         WHEN judged.next_state IN ('FAILED', 'CANCELLED', 'LOST', 'EXPIRED', 'QUARANTINED', 'UPSTREAM_FAILED') AND judged.delegates
@@ -23,7 +18,8 @@ FROM (
     SELECT
         json_extract(one.value, '$.id') AS id,
         json_extract(one.value, '$.next_state') AS next_state,
-        json_extract(one.value, '$.delegates') AS delegates
+        json_extract(one.value, '$.delegates') AS delegates,
+        json_extract(one.value, '$.due_at') AS due_at
     FROM json_each(%(judged)s) AS one
 ) AS judged
 WHERE manta_run.id = judged.id
