@@ -7,8 +7,8 @@ from uuid import UUID
 
 from django_manta.ids import new_run_id
 from django_manta.ledger import Claimed, Ledger, fsck, graph
-from django_manta.states import Outcome, State
-from tests.ledger.given import HOUR, claimed, dependent, settlement, state_of
+from django_manta.states import Outcome, State, When
+from tests.ledger.given import HOUR, claimed, dependent, run_in_state, settlement, state_of, worker_record
 
 
 def caretaker(ledger: Ledger) -> None:
@@ -60,3 +60,49 @@ def test_who_delegated_to_it_learns_so_too(ledger: Ledger) -> None:
         ledger.settle([settlement(again) for again in ledger.claim("worker", ["default"], 1)])
     caretaker(ledger)
     assert state_of(ledger, parent.id) is State.SUCCESSFUL
+
+
+# -- any: called for each end once --------------------------------------------------------------------
+
+
+def any_finished(ledger: Ledger) -> tuple[UUID, list[UUID]]:
+    """A run that is ready because the first of three has ended, and the three."""
+    three = [run_in_state(ledger, State.HELD) for _ in range(3)]
+    run_id = dependent(ledger, *three, when=When.ANY_FINISHED, queue="other")
+    ledger.cancel(three[:1])
+    caretaker(ledger)
+    assert state_of(ledger, run_id) is State.READY
+    return run_id, three
+
+
+def test_what_is_held_before_it_was_called_is_ready_when_it_is_released(ledger: Ledger) -> None:
+    run_id, _ = any_finished(ledger)
+    ledger.hold([run_id])
+    ledger.release([run_id])
+    caretaker(ledger)
+    assert state_of(ledger, run_id) is State.READY
+
+
+def test_what_waits_to_be_called_again_and_is_held_still_waits_when_it_is_released(ledger: Ledger) -> None:
+    ledger.register(worker_record())
+    run_id, _ = any_finished(ledger)
+    [claim] = ledger.claim("worker", ["other"], 1)
+    ledger.settle([settlement(claim, Outcome.DEFERRED, State.WAITING)])
+    caretaker(ledger)
+    ledger.hold([run_id])
+    ledger.release([run_id])
+    caretaker(ledger)
+    assert state_of(ledger, run_id) is State.WAITING
+
+
+def test_an_end_it_was_not_called_for_counts_though_another_was_reopened(ledger: Ledger) -> None:
+    ledger.register(worker_record())
+    run_id, (first, second, _) = any_finished(ledger)
+    [claim] = ledger.claim("worker", ["other"], 1)
+    ledger.cancel([second])
+    ledger.retry([first])
+    ledger.hold([first])
+    caretaker(ledger)
+    ledger.settle([settlement(claim, Outcome.DEFERRED, State.WAITING)])
+    caretaker(ledger)
+    assert state_of(ledger, run_id) is State.READY

@@ -303,7 +303,11 @@ class Ledger:
 
     def hold(self, ids: Iterable[UUID], reason: str = "") -> dict[UUID, State]:
         """Keep pending runs back until they are released."""
-        return self._act("hold", ids, reason=text.storable(reason, text.MESSAGE_LIMIT) or "It is held.")
+        ids = list(ids)
+        with self.session.step():
+            if self.dialect.name == "sqlite":
+                self.session.run("unready", {"ids": self._listed(ids)})
+            return self._act("hold", ids, reason=text.storable(reason, text.MESSAGE_LIMIT) or "It is held.")
 
     def release(self, ids: Iterable[UUID]) -> dict[UUID, State]:
         """Let held runs go; those that wait for others to their gates."""
@@ -320,6 +324,7 @@ class Ledger:
             waiting = [run_id for run_id, state in reached.items() if state is State.WAITING]
             if waiting:
                 self.session.run("forget_delegates", {"ids": self._listed(waiting)})
+                self.session.run("uncall", {"ids": self._listed(waiting)})
                 self.session.run("reset_gates", {"ids": self._listed(waiting)})
                 self._reopen_names(waiting)
         reached |= self._ask_gates(reached)

@@ -240,7 +240,7 @@ def _tell(ledger: "Ledger", ids: Sequence[UUID]) -> tuple[Passed, list[UUID], in
             ]
             ledger.session.run("tell_edges", {"edges": dumps(edges)})
             counted = ledger.session.rows("tell_gates", {"gates": dumps(_deltas(news))})
-            reopening = any(was_told for *_, was_told, _ in news)
+            reopening = any(was_told for *_, was_told, _, _ in news)
             dependents = [ledger.dialect.read_id(row[0]) for row in counted]
             moved, heralds = _let_pass(ledger, dependents, reopening=reopening)
         ledger.session.run("hush", params)
@@ -250,7 +250,7 @@ def _tell(ledger: "Ledger", ids: Sequence[UUID]) -> tuple[Passed, list[UUID], in
 def _deltas(news: Sequence[tuple[Any, ...]]) -> list[dict[str, Any]]:
     """What changes in each gate: an edge that is told of goes from the pending ones to the met or bad ones, or back."""
     gates: dict[Any, dict[str, Any]] = {}
-    for _, run_id, role, ended, succeeded, was_told, was_met in news:
+    for _, run_id, role, ended, succeeded, was_told, was_met, was_called in news:
         gate = gates.setdefault(
             run_id,
             {
@@ -261,11 +261,13 @@ def _deltas(news: Sequence[tuple[Any, ...]]) -> list[dict[str, Any]]:
                 "pending_after": 0,
                 "met_after": 0,
                 "bad_after": 0,
+                "consumed": 0,
             },
         )
         kind = "after" if role == Role.AFTER else "values"
         gate[f"{_standing(was_told, was_met)}_{kind}"] -= 1
         gate[f"{_standing(ended, succeeded)}_{kind}"] += 1
+        gate["consumed"] -= bool(was_called)
     return list(gates.values())
 
 
@@ -314,6 +316,7 @@ def _pass_sqlite(ledger: "Ledger", params: dict[str, object]) -> list[Any]:
     rows = [{"id": row[0], "next_state": row[2], "delegates": bool(row[5]), "due_at": row[6]} for row in moving]
     ledger.session.run("pass_gates", {"judged": dumps(rows)})
     called = [row[0] for row in moving if row[1] == State.WAITING and row[2] in (State.READY, State.SCHEDULED)]
+    ledger.session.run("consume_edges", {"ids": dumps(called)})
     ledger.session.run("consume_gates", {"ids": dumps(called)})
     heralds = {row[0] for row in moving if row[4] and (row[1] in ENDS or row[2] in ENDS)}
     ledger.session.run("add_heralds", {"ids": dumps(sorted(heralds))})

@@ -2,7 +2,8 @@
 UPDATE manta_dependency AS edge
 SET
     told = known.told,
-    met = known.met
+    met = known.met,
+    called = false
 FROM (
     SELECT
         mine.id,

@@ -10,7 +10,8 @@ WITH counted AS (
             count(*) FILTER (WHERE edge.role <> 'after' AND edge.told AND NOT edge.met) AS bad_values,
             count(*) FILTER (WHERE edge.role = 'after' AND NOT edge.told) AS pending_after,
             count(*) FILTER (WHERE edge.role = 'after' AND edge.met) AS met_after,
-            count(*) FILTER (WHERE edge.role = 'after' AND edge.told AND NOT edge.met) AS bad_after
+            count(*) FILTER (WHERE edge.role = 'after' AND edge.told AND NOT edge.met) AS bad_after,
+            count(*) FILTER (WHERE edge.called) AS consumed
         FROM manta_dependency AS edge
         WHERE edge.run_id = listed.run_id
     ) AS tally
@@ -23,7 +24,7 @@ SET
     pending_after = counted.pending_after,
     met_after = counted.met_after,
     bad_after = counted.bad_after,
-    consumed = LEAST(gate.consumed, counted.met_after + counted.bad_after)
+    consumed = counted.consumed
 FROM counted
 WHERE gate.run_id = counted.run_id
 RETURNING gate.run_id

@@ -24,6 +24,7 @@ WITH judged AS MATERIALIZED (
                 ELSE run.due_at
             END AS due_at,
             gate.passed,
+            gate.mode,
             (
                 SELECT child.state
                 FROM manta_dependency AS edge
@@ -81,6 +82,20 @@ WITH judged AS MATERIALIZED (
         FOR NO KEY UPDATE OF run
     ) AS verdict
 ),
+-- The ends that a run is called for count once, where any will do.
+called AS (
+    UPDATE manta_dependency AS edge
+    SET called = true
+    FROM judged
+    WHERE
+        edge.run_id = judged.id
+        AND edge.role = 'after'
+        AND (edge.met OR (edge.told AND judged.mode = 'any_finished'))
+        AND NOT edge.called
+        AND judged.mode IN ('any_successful', 'any_finished')
+        AND judged.next_state IN ('READY', 'SCHEDULED')
+        AND judged.state = 'WAITING'
+),
 consumed AS (
     UPDATE manta_gate AS gate
     SET consumed = CASE
@@ -88,7 +103,11 @@ consumed AS (
         ELSE gate.met_after + gate.bad_after
     END
     FROM judged
-    WHERE gate.run_id = judged.id AND judged.next_state IN ('READY', 'SCHEDULED') AND judged.state = 'WAITING'
+    WHERE
+        gate.run_id = judged.id
+        AND judged.mode IN ('any_successful', 'any_finished')
+        AND judged.next_state IN ('READY', 'SCHEDULED')
+        AND judged.state = 'WAITING'
 ),
 moved AS (
     UPDATE manta_run AS run

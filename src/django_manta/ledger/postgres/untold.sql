@@ -7,7 +7,8 @@ SELECT
     run.state IN ('SUCCESSFUL', 'FAILED', 'CANCELLED', 'LOST', 'EXPIRED', 'QUARANTINED', 'UPSTREAM_FAILED') AS ended,
     run.state = 'SUCCESSFUL' AS succeeded,
     edge.told,
-    edge.met
+    edge.met,
+    edge.called
 FROM manta_run AS run
 JOIN manta_dependency AS edge ON edge.on_id = run.id
 WHERE

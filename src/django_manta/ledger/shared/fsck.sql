@@ -162,7 +162,8 @@ LEFT JOIN (
         count(CASE WHEN edge.role <> 'after' AND edge.told AND NOT edge.met THEN 1 END) AS bad_values,
         count(CASE WHEN edge.role = 'after' AND NOT edge.told THEN 1 END) AS pending_after,
         count(CASE WHEN edge.role = 'after' AND edge.met THEN 1 END) AS met_after,
-        count(CASE WHEN edge.role = 'after' AND edge.told AND NOT edge.met THEN 1 END) AS bad_after
+        count(CASE WHEN edge.role = 'after' AND edge.told AND NOT edge.met THEN 1 END) AS bad_after,
+        count(CASE WHEN edge.called THEN 1 END) AS consumed
     FROM manta_dependency AS edge
     GROUP BY edge.run_id
 ) AS tally ON tally.run_id = gate.run_id
@@ -176,6 +177,8 @@ WHERE
         OR gate.pending_after <> COALESCE(tally.pending_after, 0)
         OR gate.met_after <> COALESCE(tally.met_after, 0)
         OR gate.bad_after <> COALESCE(tally.bad_after, 0)
+        -- What is held is counted when it is released.
+        OR (gate.consumed <> COALESCE(tally.consumed, 0) AND run.state <> 'HELD')
     )
 UNION ALL
 SELECT
