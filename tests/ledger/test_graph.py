@@ -106,3 +106,27 @@ def test_an_end_it_was_not_called_for_counts_though_another_was_reopened(ledger:
     ledger.settle([settlement(claim, Outcome.DEFERRED, State.WAITING)])
     caretaker(ledger)
     assert state_of(ledger, run_id) is State.READY
+
+
+# -- circles ------------------------------------------------------------------------------------------
+
+
+def test_a_circle_that_a_retry_would_close_is_refused(ledger: Ledger) -> None:
+    """The first asked to wait for the second when that was over, and it no longer is."""
+    ledger.register(worker_record())
+    [first] = claimed(ledger)
+    second = dependent(ledger, first.id, when=When.ALL_FINISHED)
+    ledger.settle([settlement(first, Outcome.FAILED, State.FAILED)])
+    caretaker(ledger)
+    ledger.cancel([second])
+    ledger.retry([first.id])
+    caretaker(ledger)
+    [again] = ledger.claim("worker", ["default"], 1)
+    ledger.settle([settlement(again, Outcome.DEFERRED, State.WAITING, after=(second,))])
+    caretaker(ledger)
+    assert [state_of(ledger, each) for each in (first.id, second)] == [State.UPSTREAM_FAILED, State.CANCELLED]
+    ledger.retry([second])
+    caretaker(ledger)
+    states = [state_of(ledger, each) for each in (first.id, second)]
+    assert State.FAILED in states
+    assert State.WAITING not in states

@@ -174,30 +174,36 @@ def arm_leftovers(ledger: "Ledger", *, older_than: float = 0.0, limit: int = 1_0
     return passed
 
 
-def in_circles(ledger: "Ledger", ids: Iterable[UUID]) -> list[tuple[UUID, UUID]]:
-    """Those of the runs that would wait for themselves, each with what it must not wait for."""
-    rows = ledger.session.rows("reaches", {"ids": _listed(ledger, ids)})
+def in_circles(ledger: "Ledger", ids: Iterable[UUID], *, reopened: bool = False) -> list[tuple[UUID, UUID]]:
+    """
+    Those of the runs that would wait for themselves, each with what it must not wait for. With ``reopened`` also
+    those that were never called: what they wait for had ended, and has learned of them since.
+    """
+    rows = ledger.session.rows("reaches", {"ids": _listed(ledger, ids), "reopened": reopened})
     return [(ledger.dialect.read_id(run_id), ledger.dialect.read_id(on_id)) for run_id, on_id in rows]
 
 
-def _refuse_circles(ledger: "Ledger", ids: Sequence[UUID]) -> tuple[Passed, list[UUID]]:
+def _refuse_circles(
+    ledger: "Ledger", ids: Sequence[UUID], *, reopened: bool = False
+) -> tuple[Passed, list[UUID]]:
     """
     End runs that would wait for themselves. Of two that close a circle at the same time, whoever is counted last
     sees both edges: they were committed before they are counted.
     """
-    circles = in_circles(ledger, ids)
+    circles = in_circles(ledger, ids, reopened=reopened)
     if not circles:
         return Passed(), []
-    # Without the edges that closed it: an operator's retry calls the run again, and it may decide otherwise.
-    edges = [{"run_id": run_id.hex, "on_id": on_id.hex} for run_id, on_id in circles]
-    ledger.session.run("unlink", {"edges": dumps(edges)})
     reasons = {run_id: _circle(run_id, on_id) for run_id, on_id in circles}
     refused = [{"run_id": run_id.hex, "reason": reason} for run_id, reason in reasons.items()]
     moved = ledger.session.rows("refuse", {"refused": dumps(refused)})
     heralds = [ledger.dialect.read_id(run_id) for run_id, _, is_herald in moved if is_herald]
     if heralds and ledger.dialect.name == "sqlite":
         ledger.session.run("add_heralds", {"ids": _listed(ledger, heralds)})
-    return Passed({ledger.dialect.read_id(run_id): State(state) for run_id, state, _ in moved}), heralds
+    passed = Passed({ledger.dialect.read_id(run_id): State(state) for run_id, state, _ in moved})
+    # Without the edges that closed it: an operator's retry calls the run again, and it may decide otherwise.
+    edges = [{"run_id": run_id.hex, "on_id": on_id.hex} for run_id, on_id in circles if run_id in passed.states]
+    ledger.session.run("unlink", {"edges": dumps(edges)})
+    return passed, heralds
 
 
 def _circle(run_id: UUID, on_id: UUID) -> str:
@@ -243,6 +249,12 @@ def _tell(ledger: "Ledger", ids: Sequence[UUID]) -> tuple[Passed, list[UUID], in
             reopening = any(was_told for *_, was_told, _, _ in news)
             dependents = [ledger.dialect.read_id(row[0]) for row in counted]
             moved, heralds = _let_pass(ledger, dependents, reopening=reopening)
+            again = {ledger.dialect.read_id(run_id) for _, run_id, _, ended, *_ in news if not ended}
+            if again:
+                # While it was over, somebody may have begun to wait for who waited for it.
+                refused, more = _refuse_circles(ledger, sorted(again), reopened=True)
+                moved |= refused
+                heralds += more
         ledger.session.run("hush", params)
     return moved, heralds, len(news)
 

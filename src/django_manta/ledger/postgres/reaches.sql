@@ -1,5 +1,6 @@
 -- Which of the runs wait, directly or not, for themselves, and by way of which edges of theirs. A run that was never
--- called has no edges but those that it was made with, which nobody that it waits for can have known.
+-- called has no edges but those that it was made with, which nobody that it waits for can have known; unless that had
+-- ended, and was reopened.
 WITH RECURSIVE upstream (origin, via, id) AS (
     SELECT
         edge.run_id,
@@ -7,7 +8,7 @@ WITH RECURSIVE upstream (origin, via, id) AS (
         edge.on_id
     FROM manta_dependency AS edge
     JOIN manta_run AS origin ON origin.id = edge.run_id
-    WHERE edge.run_id = ANY(%(ids)s::uuid[]) AND origin.attempts > 0
+    WHERE edge.run_id = ANY(%(ids)s::uuid[]) AND (origin.attempts > 0 OR edge.told OR %(reopened)s::boolean)
     UNION
     SELECT
         upstream.origin,
