@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from django_manta.ledger.book import Ledger
 
 #: Edges that are counted in one transaction; and in all, before the rest is left to the caretaker.
-TELL_BATCH = 500
+TELL_BATCH = 200
 TELL_AT_ONCE = 1_000
 
 #: Gates armed in one transaction.
@@ -153,7 +153,7 @@ def _arm(ledger: "Ledger", ids: Sequence[UUID], new: bool, patience: float | Non
     with ledger.session.transaction():
         if ledger.dialect.name == "postgres":
             if patience is not None and alone:
-                ledger.session.run("patience", {"milliseconds": f"{patience * 1000:.0f}"})
+                ledger.session.run("briefly", {"milliseconds": f"{patience * 1000:.0f}"})
             ledger.session.rows("arm_lock", params)
         refused, heralds = (Passed(), []) if new else _refuse_circles(ledger, ids)
         ledger.session.run("arm_flag", params)
@@ -394,8 +394,11 @@ def delegates_of(delegate: str | None) -> list[str]:
 
 def bring_forward(ledger: "Ledger", ids: Iterable[UUID]) -> int:
     """Pass the deadlines of runs on to what they wait for. Best effort: waits for nobody. How many moved."""
-    params = {"ids": _listed(ledger, ids), "depth": NEARER_DEPTH, "limit": NEARER_LIMIT}
-    return len(ledger.session.rows("nearer", params))
+    moved = 0
+    for batch in batched(ids, EDGE_BATCH):
+        params = {"ids": _listed(ledger, batch), "depth": NEARER_DEPTH, "limit": NEARER_LIMIT}
+        moved += len(ledger.session.rows("nearer", params))
+    return moved
 
 
 def forget(ledger: "Ledger", ids: Iterable[UUID]) -> None:

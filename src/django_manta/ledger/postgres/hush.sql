@@ -8,5 +8,5 @@ WHERE
         JOIN manta_dependency AS edge ON edge.on_id = run.id
         WHERE
             run.id = herald.run_id
-            AND edge.told <> (run.state IN ('SUCCESSFUL', 'FAILED', 'CANCELLED', 'LOST', 'EXPIRED', 'QUARANTINED', 'UPSTREAM_FAILED'))
+            AND edge.told = (run.state NOT IN ('SUCCESSFUL', 'FAILED', 'CANCELLED', 'LOST', 'EXPIRED', 'QUARANTINED', 'UPSTREAM_FAILED'))
     )
