@@ -286,7 +286,7 @@ class Dependency(models.Model):
         verbose_name = _("dependency")
         verbose_name_plural = _("dependencies")
         constraints = [models.UniqueConstraint(fields=["run", "on", "role"], name="manta_dependency_edge")]
-        indexes = [models.Index("on", name="manta_dependency_on")]
+        indexes = [models.Index("on", "told", "met", name="manta_dependency_on")]
 
     def __str__(self) -> str:
         return f"{self.run_id} after {self.on_id}"

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from django_manta.ledger.book import Ledger
 
 #: Edges that are counted in one transaction; and in all, before the rest is left to the caretaker.
-TELL_BATCH = 500
+TELL_BATCH = 200
 TELL_AT_ONCE = 1_000
 
 #: Gates armed in one transaction.
@@ -183,9 +183,7 @@ def in_circles(ledger: "Ledger", ids: Iterable[UUID], *, reopened: bool = False)
     return [(ledger.dialect.read_id(run_id), ledger.dialect.read_id(on_id)) for run_id, on_id in rows]
 
 
-def _refuse_circles(
-    ledger: "Ledger", ids: Sequence[UUID], *, reopened: bool = False
-) -> tuple[Passed, list[UUID]]:
+def _refuse_circles(ledger: "Ledger", ids: Sequence[UUID], *, reopened: bool = False) -> tuple[Passed, list[UUID]]:
     """
     End runs that would wait for themselves. Of two that close a circle at the same time, whoever is counted last
     sees both edges: they were committed before they are counted.
@@ -411,8 +409,11 @@ def delegates_of(delegate: str | None) -> list[str]:
 
 def bring_forward(ledger: "Ledger", ids: Iterable[UUID]) -> int:
     """Pass the deadlines of runs on to what they wait for. Best effort: waits for nobody. How many moved."""
-    params = {"ids": _listed(ledger, ids), "depth": NEARER_DEPTH, "limit": NEARER_LIMIT}
-    return len(ledger.session.rows("nearer", params))
+    moved = 0
+    for batch in batched(ids, EDGE_BATCH):
+        params = {"ids": _listed(ledger, batch), "depth": NEARER_DEPTH, "limit": NEARER_LIMIT}
+        moved += len(ledger.session.rows("nearer", params))
+    return moved
 
 
 def forget(ledger: "Ledger", ids: Iterable[UUID]) -> None:
@@ -431,7 +432,7 @@ def _briefly(ledger: "Ledger") -> Iterator[None]:
     limited = is_callers and not ledger.session.in_transaction()
     with ledger.session.transaction():
         if limited:
-            ledger.session.rows("limit_waiting", {"milliseconds": str(PATIENCE_MILLISECONDS)})
+            ledger.session.rows("briefly", {"milliseconds": str(PATIENCE_MILLISECONDS)})
         yield
 
 

@@ -114,7 +114,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='dependency',
-            index=models.Index(models.F('on'), name='manta_dependency_on'),
+            index=models.Index(models.F('on'), models.F('told'), models.F('met'), name='manta_dependency_on'),
         ),
         migrations.AddConstraint(
             model_name='dependency',
