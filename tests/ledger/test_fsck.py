@@ -60,6 +60,13 @@ def edge_without_run(ledger: Ledger) -> UUID:
     return run_id
 
 
+def waiting_for_nothing(ledger: Ledger) -> UUID:
+    precondition = run_in_state(ledger, State.HELD)
+    run_id = dependent(ledger, precondition)
+    sql(ledger, "DELETE FROM manta_run WHERE id = %s", [precondition.hex])
+    return run_id
+
+
 def untold_without_herald(ledger: Ledger) -> UUID:
     precondition = run_in_state(ledger, State.HELD)
     run_id = dependent(ledger, precondition)
@@ -121,6 +128,7 @@ BREAKS: dict[str, list[Callable[[Ledger], UUID]]] = {
     "edge-without-run": [edge_without_run],
     "waiting-without-gate": [lambda ledger: run_in_state(ledger, State.WAITING)],
     "untold-without-herald": [untold_without_herald],
+    "waiting-for-nothing": [waiting_for_nothing],
     "gate-miscounted": [
         lambda ledger: gate_miscounted(ledger, "pending_after = 3"),
         lambda ledger: gate_miscounted(ledger, "met_after = 1, pending_after = 1"),

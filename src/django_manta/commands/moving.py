@@ -54,6 +54,8 @@ class Move:
     #: Moved by filters only if ``--state`` names it.
     only_if_named: frozenset[State] = frozenset()
     takes_reason: bool = False
+    #: What waits for the runs can be moved along.
+    cascades: bool = False
 
 
 class Chosen(NamedTuple):
@@ -85,6 +87,10 @@ def add_arguments(parser: argparse.ArgumentParser, move: Move) -> None:
     parser.add_argument("--dry-run", action="store_true", help="Say what would be moved, and move nothing.")
     if move.takes_reason:
         parser.add_argument("--reason", default="", metavar="TEXT", help="Why: kept with the runs, for people.")
+    if move.cascades:
+        parser.add_argument(
+            "--cascade", action="store_true", help="Also everything that waits for them, directly or not."
+        )
     add_format(parser)
 
 
@@ -100,7 +106,10 @@ def handle(command: BaseCommand, options: dict[str, Any], move: Move) -> int:
     if options["dry_run"]:
         _pretend(batches, move, house.clock(backend.ledger), tally)
     else:
-        _move(backend, batches, move, options.get("reason", ""), tally, printer)
+        given: dict[str, Any] = {"reason": options["reason"]} if move.takes_reason else {}
+        if options.get("cascade"):
+            given["cascade"] = True
+        _move(backend, batches, move, given, tally, printer)
     _tell(printer, options, move, tally)
     stuck = [state for state in tally.left if state not in move.goal]
     return 1 if options["ids"] and (tally.missing or stuck) else 0
@@ -155,17 +164,18 @@ def _move(
     backend: MantaBackend,
     batches: Iterable[list[Chosen]],
     move: Move,
-    reason: str,
+    given: dict[str, Any],
     tally: Tally,
     printer: Printer,
 ) -> None:
     told = time.monotonic()
-    given = [reason] if move.takes_reason else []
     for batch in batches:
-        reached: dict[UUID, State] = getattr(backend.ledger, move.verb)([run.id for run in batch], *given)
-        # Others may move for the sake of these; they are not what was asked for.
+        reached: dict[UUID, State] = getattr(backend.ledger, move.verb)([run.id for run in batch], **given)
+        # Others may move for the sake of these; they are not what was asked for, unless it was.
         # And what fails again at once, for the sake of what it waits for, has not moved.
         moved = {run.id for run in batch if reached.get(run.id, run.state) is not run.state}
+        if given.get("cascade"):
+            moved |= reached.keys()
         tally.moved.update(reached[run_id].value for run_id in moved)
         tally.left.update(run.state.value for run in batch if run.id not in moved)
         ended = (State.CANCELLED, State.UPSTREAM_FAILED)

@@ -279,12 +279,16 @@ class Ledger:
 
     # -- what a person decides -------------------------------------------------------------------
 
-    def cancel(self, ids: Iterable[UUID], reason: str = "") -> dict[UUID, State]:
+    def cancel(self, ids: Iterable[UUID], reason: str = "", *, cascade: bool = False) -> dict[UUID, State]:
         """
         Cancel runs: pending ones at once, running ones by way of CANCELLING. The states reached, also by
-        others because of it. What has delegated ends when its delegates, which are cancelled, do.
+        others because of it. What has delegated ends when its delegates, which are cancelled, do. With ``cascade``
+        also everything that waits for them, directly or not.
         """
-        reached, heralds = self._cancel(set(ids), text.storable(reason, text.MESSAGE_LIMIT) or "It was cancelled.")
+        wanted = set(ids)
+        if cascade:
+            wanted |= set(graph.downstream(self, wanted))
+        reached, heralds = self._cancel(wanted, text.storable(reason, text.MESSAGE_LIMIT) or "It was cancelled.")
         return reached | self._tell(heralds)
 
     def _cancel(self, ids: set[UUID], reason: str) -> tuple[dict[UUID, State], list[UUID]]:
@@ -303,15 +307,21 @@ class Ledger:
 
     def hold(self, ids: Iterable[UUID], reason: str = "") -> dict[UUID, State]:
         """Keep pending runs back until they are released."""
+        words = text.storable(reason, text.MESSAGE_LIMIT) or "It is held."
         ids = list(ids)
-        with self.session.step():
-            if self.dialect.name == "sqlite":
-                self.session.run("unready", {"ids": self._listed(ids)})
-            return self._act("hold", ids, reason=text.storable(reason, text.MESSAGE_LIMIT) or "It is held.")
+
+        def hold() -> dict[UUID, State]:
+            with self.session.step():
+                if self.dialect.name == "sqlite":
+                    self.session.run("unready", {"ids": self._listed(ids)})
+                return self._act("hold", ids, reason=words)
+
+        return graph.patiently(self, hold)
 
     def release(self, ids: Iterable[UUID]) -> dict[UUID, State]:
         """Let held runs go; those that wait for others to their gates."""
-        reached = self._act("release", ids)
+        ids = list(ids)
+        reached = graph.patiently(self, lambda: self._act("release", ids))
         return reached | self._ask_gates(reached)
 
     def retry(self, ids: Iterable[UUID]) -> dict[UUID, State]:
@@ -319,6 +329,12 @@ class Ledger:
         Make runs that ended badly ready again, with a fresh budget. The states reached, also by those that
         had failed for their sake. What waits for others is ready only if they let it.
         """
+        ids = list(ids)
+        reached, heralds = graph.patiently(self, lambda: self._retry(ids))
+        reached |= self._ask_gates(reached)
+        return reached | self._tell(heralds)
+
+    def _retry(self, ids: list[UUID]) -> tuple[dict[UUID, State], list[UUID]]:
         with self.session.transaction():
             reached, heralds = self._move_only("retry", {"ids": self._listed(ids)})
             waiting = [run_id for run_id, state in reached.items() if state is State.WAITING]
@@ -327,8 +343,7 @@ class Ledger:
                 self.session.run("uncall", {"ids": self._listed(waiting)})
                 self.session.run("reset_gates", {"ids": self._listed(waiting)})
                 self._reopen_names(waiting)
-        reached |= self._ask_gates(reached)
-        return reached | self._tell(heralds)
+        return reached, heralds
 
     def _ask_gates(self, reached: dict[UUID, State]) -> dict[UUID, State]:
         waiting = [run_id for run_id, state in reached.items() if state is State.WAITING]
@@ -358,13 +373,16 @@ class Ledger:
             return {}
 
     def _move_only(self, verb: str, params: dict[str, Any]) -> tuple[dict[UUID, State], list[UUID]]:
-        with self.session.step():
-            found = self.session.rows(verb, params)
-            reached = {self.dialect.read_id(run_id): State(state) for run_id, state, _ in found}
-            heralds = [self.dialect.read_id(run_id) for run_id, _, is_herald in found if is_herald]
-            if heralds and self.dialect.name == "sqlite":
-                self.session.run("add_heralds", {"ids": self._listed(heralds)})
-        return reached, heralds
+        def move() -> tuple[dict[UUID, State], list[UUID]]:
+            with self.session.step():
+                found = self.session.rows(verb, params)
+                reached = {self.dialect.read_id(run_id): State(state) for run_id, state, _ in found}
+                heralds = [self.dialect.read_id(run_id) for run_id, _, is_herald in found if is_herald]
+                if heralds and self.dialect.name == "sqlite":
+                    self.session.run("add_heralds", {"ids": self._listed(heralds)})
+            return reached, heralds
+
+        return graph.patiently(self, move)
 
     def _act(self, verb: str, ids: Iterable[UUID], **params: str) -> dict[UUID, State]:
         reached = self.session.rows(verb, {"ids": self._listed(ids), **params})

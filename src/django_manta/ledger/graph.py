@@ -22,7 +22,6 @@ from uuid import UUID
 from django.db import OperationalError
 
 from django_manta.ledger.records import Claimed, Settleable, Value
-from django_manta.ledger.session import DjangoSession
 from django_manta.states import ENDS, Outcome, Role, State, When
 
 if TYPE_CHECKING:
@@ -32,10 +31,14 @@ if TYPE_CHECKING:
 TELL_BATCH = 200
 TELL_AT_ONCE = 1_000
 
-#: Gates armed in one transaction.
-ARM_BATCH = 200
+#: And so long, before the rest is left to the caretaker: a long chain is one short transaction a step.
+TELL_SECONDS = 0.1
 
-#: How long a caller waits for somebody who holds what its runs wait for. The caretaker comes again.
+#: Gates armed in one transaction; or, where that is known, so many as have so many edges together.
+ARM_BATCH = 200
+ARM_EDGES = 1_000
+
+#: How long one waits for somebody who holds what a run waits for. The caretaker comes again.
 PATIENCE_MILLISECONDS = 250
 
 #: Edges per INSERT.
@@ -127,40 +130,72 @@ def wait(ledger: "Ledger", settlements: Sequence[Settleable]) -> None:
 # -- arming ------------------------------------------------------------------------------------------
 
 
-def arm(ledger: "Ledger", ids: Iterable[UUID], *, new: bool = False) -> Passed:
+def arm(ledger: "Ledger", ids: Iterable[UUID], *, new: bool = False, batch: int = ARM_BATCH) -> Passed:
     """
     Count what runs wait for, and let those pass that wait for nothing any more. Tells whoever waits for them.
 
-    Ends those that asked to wait for something that waits for them; ``new`` ones cannot have. Those are left to the
-    caretaker if somebody holds what they wait for: whoever enqueues waits for nobody.
+    Ends those that asked to wait for something that waits for them; ``new`` ones cannot have. What somebody holds,
+    in a transaction that takes its time, is waited for but a moment: the caretaker comes again for who needs it.
     """
     passed = Passed()
     heralds: list[UUID] = []
-    for batch in batched(ids, ARM_BATCH):
-        if not new and in_circles(ledger, batch):
-            # Unless somebody in it may go on, and has not been told yet.
-            passed |= tell_leftovers(ledger)
-        try:
-            moved, told = _patiently(ledger, lambda batch=batch: _arm(ledger, batch, new))  # type: ignore[misc]
-        except OperationalError as error:
-            if not new or _code(error) not in _CONFLICTS | {_HELD}:
-                raise
-            break
+    ids = list(ids)
+    for some in batched(ids, batch):
+        moved, told, left = _arm_or_halve(ledger, some, new)
         passed |= moved
         heralds += told
+        if left and new:
+            # Whoever enqueues has waited long enough.
+            break
     passed |= tell(ledger, heralds)
+    bring_forward(ledger, ids)
     return passed
 
 
-def _arm(ledger: "Ledger", ids: Sequence[UUID], new: bool) -> tuple[Passed, list[UUID]]:
+def _arm_or_halve(ledger: "Ledger", ids: Sequence[UUID], new: bool) -> tuple[Passed, list[UUID], int]:
+    """Arm runs; if somebody holds what one of them waits for, the others all the same. How many are left."""
+    try:
+        return *patiently(ledger, lambda: _arm_after_news(ledger, ids, new)), 0
+    except OperationalError as error:
+        if _code(error) not in _CONFLICTS | {_HELD} or ledger.session.in_transaction():
+            raise
+    if new or len(ids) == 1:
+        return Passed(), [], len(ids)
+    half = len(ids) // 2
+    passed, heralds, left = _arm_or_halve(ledger, ids[:half], new)
+    moved, told, more = _arm_or_halve(ledger, ids[half:], new)
+    passed |= moved
+    return passed, [*heralds, *told], left + more
+
+
+def _arm_after_news(ledger: "Ledger", ids: Sequence[UUID], new: bool) -> tuple[Passed, list[UUID]]:
+    """A circle may be none: somebody in it may go on, and has not been told yet."""
+    try:
+        return _arm(ledger, ids, new, sure=False)
+    except _PerhapsCircle:
+        passed = tell_leftovers(ledger)
+    moved, heralds = _arm(ledger, ids, new, sure=True)
+    passed |= moved
+    return passed, heralds
+
+
+class _PerhapsCircle(Exception):
+    """Somebody would wait for itself, unless there is news."""
+
+
+def _arm(ledger: "Ledger", ids: Sequence[UUID], new: bool, sure: bool) -> tuple[Passed, list[UUID]]:
     params = {"ids": _listed(ledger, ids)}
     with _briefly(ledger):
+        locked: list[UUID] = []
         if ledger.dialect.name == "postgres":
-            ledger.session.rows("arm_lock", params)
-        refused, heralds = (Passed(), []) if new else _refuse_circles(ledger, ids)
+            locked = [row[0] for row in ledger.session.rows("arm_lock", params)]
+        circles = [] if new else in_circles(ledger, ids)
+        if circles and not sure:
+            raise _PerhapsCircle
+        refused, heralds = _refuse(ledger, circles)
         ledger.session.run("arm_flag", params)
         ledger.session.run("arm_edges", params)
-        ledger.session.rows("arm_gates", params)
+        ledger.session.rows("arm_gates", {**params, "locked": _listed(ledger, locked)})
         passed, told = _let_pass(ledger, ids, reopening=True)
         passed |= refused
         return passed, [*heralds, *told]
@@ -179,16 +214,19 @@ def in_circles(ledger: "Ledger", ids: Iterable[UUID], *, reopened: bool = False)
     Those of the runs that would wait for themselves, each with what it must not wait for. With ``reopened`` also
     those that were never called: what they wait for had ended, and has learned of them since.
     """
-    rows = ledger.session.rows("reaches", {"ids": _listed(ledger, ids), "reopened": reopened})
+    found = ledger.session.rows("reaches", {"ids": _listed(ledger, ids), "reopened": reopened})
+    if not found:
+        return []
+    origins = [ledger.dialect.read_id(row[0]) for row in found]
+    rows = ledger.session.rows("closing", {"ids": _listed(ledger, origins)})
     return [(ledger.dialect.read_id(run_id), ledger.dialect.read_id(on_id)) for run_id, on_id in rows]
 
 
-def _refuse_circles(ledger: "Ledger", ids: Sequence[UUID], *, reopened: bool = False) -> tuple[Passed, list[UUID]]:
+def _refuse(ledger: "Ledger", circles: Sequence[tuple[UUID, UUID]]) -> tuple[Passed, list[UUID]]:
     """
     End runs that would wait for themselves. Of two that close a circle at the same time, whoever is counted last
     sees both edges: they were committed before they are counted.
     """
-    circles = in_circles(ledger, ids, reopened=reopened)
     if not circles:
         return Passed(), []
     reasons = {run_id: _circle(run_id, on_id) for run_id, on_id in circles}
@@ -217,25 +255,33 @@ def tell(ledger: "Ledger", ids: Iterable[UUID], *, at_once: int = TELL_AT_ONCE) 
     """
     Tell the dependents of runs that ended or were reopened, and theirs if that ends or reopens them.
 
-    After ``at_once`` edges the rest is left to the heralds, for the caretaker.
+    After ``at_once`` edges, or a moment, the rest is left to the heralds, for the caretaker; and so is whoever
+    somebody holds in a transaction of their own: a settlement waits for nobody.
     """
     passed = Passed()
     heralds = list(ids)
     told = 0
+    until = time.monotonic() + TELL_SECONDS
     while heralds and told < at_once:
-        moved, more, count = _patiently(ledger, lambda: _tell(ledger, heralds))  # noqa: B023 (called at once)
+        moved, more, count, left = patiently(ledger, lambda: _tell(ledger, heralds))  # noqa: B023 (called at once)
         passed |= moved
         told += count
-        heralds = more if count < TELL_BATCH else [*heralds, *more]
+        heralds = [*heralds, *more] if left else more
+        if time.monotonic() >= until:
+            break
     return passed
 
 
-def _tell(ledger: "Ledger", ids: Sequence[UUID]) -> tuple[Passed, list[UUID], int]:
-    params = {"ids": _listed(ledger, ids)}
-    with _briefly(ledger):
+def _tell(ledger: "Ledger", ids: Sequence[UUID]) -> tuple[Passed, list[UUID], int, bool]:
+    """What moved, whose dependents are next, how many edges were counted, and whether as many may be left."""
+    with ledger.session.transaction():
         if ledger.dialect.name == "postgres":
-            ledger.session.rows("tell_lock", params)
-        news = ledger.session.rows("untold", {**params, "limit": TELL_BATCH})
+            ids = [row[0] for row in ledger.session.rows("tell_lock", {"ids": _listed(ledger, ids)})]
+        if not ids:
+            return Passed(), [], 0, False
+        params = {"ids": _listed(ledger, ids)}
+        found = ledger.session.rows("untold", {**params, "limit": TELL_BATCH})
+        news = [row[:-1] for row in found if row[-1]]
         moved = Passed()
         heralds: list[UUID] = []
         if news:
@@ -250,11 +296,12 @@ def _tell(ledger: "Ledger", ids: Sequence[UUID]) -> tuple[Passed, list[UUID], in
             again = {ledger.dialect.read_id(run_id) for _, run_id, _, ended, *_ in news if not ended}
             if again:
                 # While it was over, somebody may have begun to wait for who waited for it.
-                refused, more = _refuse_circles(ledger, sorted(again), reopened=True)
+                refused, more = _refuse(ledger, in_circles(ledger, sorted(again), reopened=True))
                 moved |= refused
                 heralds += more
         ledger.session.run("hush", params)
-    return moved, heralds, len(news)
+    # Those that somebody holds are left as well, but not to be tried again at once.
+    return moved, heralds, len(news), len(found) == TELL_BATCH and bool(news)
 
 
 def _deltas(news: Sequence[tuple[Any, ...]]) -> list[dict[str, Any]]:
@@ -342,9 +389,9 @@ def upstream(ledger: "Ledger", run_id: UUID) -> list[UUID]:
     return list(dict.fromkeys(ledger.dialect.read_id(on_id) for _, on_id, role in rows if role != Role.DELEGATE))
 
 
-def downstream(ledger: "Ledger", run_id: UUID) -> list[UUID]:
-    """Everything unfinished that waits for a run, directly or not."""
-    rows = ledger.session.rows("downstream", {"id": run_id.hex})
+def downstream(ledger: "Ledger", ids: Iterable[UUID]) -> list[UUID]:
+    """Everything that waits for runs, directly or not."""
+    rows = ledger.session.rows("downstream", {"ids": _listed(ledger, ids)})
     return [ledger.dialect.read_id(row[0]) for row in rows]
 
 
@@ -352,24 +399,17 @@ def values(ledger: "Ledger", ids: Iterable[UUID], *, limit: int | None = VALUES_
     """
     The values of runs and of those that they delegated to, by id. None if they weigh more than ``limit`` bytes.
 
-    A statement for the weight, and one for each step of delegation.
+    A statement for the weight, and one for the values.
     """
-    found: dict[str, Value] = {}
-    wanted = {run_id.hex for run_id in ids}
-    weight = 0
-    while wanted:
-        listed = {"ids": ledger.dialect.listing(sorted(wanted))}
-        if limit is not None:
-            [[bytes_]] = ledger.session.rows("value_size", listed)
-            weight += bytes_
-            if weight > limit:
-                return None
-        step = {}
-        for run_id, result, signature, delegate in ledger.session.rows("values", listed):
-            step[ledger.dialect.read_id(run_id).hex] = Value(result, signature, delegate)
-        found |= step
-        wanted = {each for value in step.values() for each in delegates_of(value.delegate)} - found.keys()
-    return found
+    listed = {"ids": _listed(ledger, ids)}
+    if limit is not None:
+        [[weight]] = ledger.session.rows("value_size", listed)
+        if weight > limit:
+            return None
+    return {
+        ledger.dialect.read_id(run_id).hex: Value(result, signature, delegate)
+        for run_id, result, signature, delegate in ledger.session.rows("values", listed)
+    }
 
 
 def with_values(ledger: "Ledger", claims: list[Claimed]) -> list[Claimed]:
@@ -424,12 +464,9 @@ def forget(ledger: "Ledger", ids: Iterable[UUID]) -> None:
 @contextmanager
 def _briefly(ledger: "Ledger") -> Iterator[None]:
     """
-    A transaction that gives up on a row which somebody holds.
-
-    Our own connections have such a limit; a caller's has what its project gave it, most often none.
+    A transaction that soon gives up on a row which somebody holds: neither a caller nor a worker's loop has the time.
     """
-    is_callers = isinstance(ledger.session, DjangoSession) and ledger.dialect.name == "postgres"
-    limited = is_callers and not ledger.session.in_transaction()
+    limited = ledger.dialect.name == "postgres" and not ledger.session.in_transaction()
     with ledger.session.transaction():
         if limited:
             ledger.session.rows("briefly", {"milliseconds": str(PATIENCE_MILLISECONDS)})
@@ -440,7 +477,7 @@ def _listed(ledger: "Ledger", ids: Iterable[UUID]) -> object:
     return ledger.dialect.listing([run_id.hex for run_id in ids])
 
 
-def _patiently[T](ledger: "Ledger", act: Callable[[], T]) -> T:
+def patiently[T](ledger: "Ledger", act: Callable[[], T]) -> T:
     """
     Once more when the database had to end one of two transactions that were in each other's way.
 

@@ -25,8 +25,8 @@ def _says_when(call: Call) -> bool:
     return getattr(call.task, "when", options.NOT_GIVEN) is not options.NOT_GIVEN
 
 
-def add(ledger: Ledger, calls: Sequence[Call], runs: Sequence[NewRun], encoded: Sequence[Arguments]) -> None:
-    """The gates and edges of those of ``runs`` that need them, in the caller's transaction."""
+def add(ledger: Ledger, calls: Sequence[Call], runs: Sequence[NewRun], encoded: Sequence[Arguments]) -> int:
+    """The gates and edges of those of ``runs`` that need them, in the caller's transaction. How many edges."""
     gates, edges = [], []
     for call, run, arguments in zip(calls, runs, encoded, strict=True):
         if not (run.waits or _says_when(call)):
@@ -36,9 +36,10 @@ def add(ledger: Ledger, calls: Sequence[Call], runs: Sequence[NewRun], encoded: 
         edges += [graph.Edge(run.id, UUID(on), Role.VALUE) for on in arguments.waits_for]
         edges += [graph.Edge(run.id, on, Role.AFTER) for on in given.get("after", ())]
     graph.add(ledger, gates, edges)
+    return len(edges)
 
 
-def arm_after_commit(database: str, cluster: str, ids: Sequence[UUID]) -> None:
+def arm_after_commit(database: str, cluster: str, ids: Sequence[UUID], edges: int) -> None:
     """
     Count what the runs wait for once they exist for everybody.
 
@@ -48,10 +49,11 @@ def arm_after_commit(database: str, cluster: str, ids: Sequence[UUID]) -> None:
     def arm() -> None:
         ledger = Ledger(DjangoSession(database))
         try:
-            passed = graph.arm(ledger, ids, new=True)
+            # As many at a time as have a few hundred edges together.
+            batch = max(1, min(len(ids), graph.ARM_EDGES * len(ids) // max(edges, 1)))
+            passed = graph.arm(ledger, ids, new=True, batch=batch)
             for queue in passed.queues:
                 ring_after_commit(database, cluster, queue)
-            graph.bring_forward(ledger, ids)
         except DatabaseError:
             logger.warning("Could not count what new runs wait for; the caretaker will.", exc_info=True)
 

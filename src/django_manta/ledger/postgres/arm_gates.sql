@@ -1,4 +1,5 @@
--- Count the edges of runs into their gates, and arm them.
+-- Count the edges of runs into their gates, and arm them; unless there is one to a run that was not locked, because it
+-- was added a moment ago: whoever added it arms them, or the caretaker.
 WITH counted AS (
     SELECT
         listed.run_id,
@@ -18,7 +19,14 @@ WITH counted AS (
 )
 UPDATE manta_gate AS gate
 SET
-    armed = true,
+    armed = NOT EXISTS (
+        SELECT
+        FROM manta_dependency AS edge
+        WHERE
+            edge.run_id = gate.run_id
+            AND NOT (edge.on_id = ANY(%(locked)s::uuid[]))
+            AND EXISTS (SELECT FROM manta_run AS precondition WHERE precondition.id = edge.on_id)
+    ),
     pending_values = counted.pending_values,
     bad_values = counted.bad_values,
     pending_after = counted.pending_after,

@@ -150,6 +150,14 @@ WHERE
     AND NOT EXISTS (SELECT 1 FROM manta_herald AS herald WHERE herald.run_id = run.id)
 UNION ALL
 SELECT
+    'waiting-for-nothing',
+    edge.run_id,
+    'waits for run ' || edge.on_id || ', which is gone'
+FROM manta_dependency AS edge
+JOIN manta_gate AS gate ON gate.run_id = edge.run_id
+WHERE gate.armed AND NOT edge.told AND NOT EXISTS (SELECT 1 FROM manta_run AS run WHERE run.id = edge.on_id)
+UNION ALL
+SELECT
     'gate-miscounted',
     gate.run_id,
     'its gate does not count what its edges say'
@@ -169,7 +177,6 @@ LEFT JOIN (
 ) AS tally ON tally.run_id = gate.run_id
 WHERE
     gate.armed
-    -- Retention removes preconditions of what is over, and their edges with them.
     AND (run.finished_at IS NULL OR run.state = 'UPSTREAM_FAILED')
     AND (
         gate.pending_values <> COALESCE(tally.pending_values, 0)

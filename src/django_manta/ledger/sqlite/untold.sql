@@ -9,7 +9,8 @@ SELECT
     run.state = 'SUCCESSFUL' AS succeeded,
     edge.told,
     edge.met,
-    edge.called
+    edge.called,
+    true AS free
 FROM manta_run AS run
 JOIN manta_dependency AS edge ON edge.on_id = run.id
 WHERE
@@ -24,7 +25,8 @@ SELECT
     run.state = 'SUCCESSFUL' AS succeeded,
     edge.told,
     edge.met,
-    edge.called
+    edge.called,
+    true AS free
 FROM manta_run AS run
 JOIN manta_dependency AS edge ON edge.on_id = run.id
 WHERE
