@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from django_manta.states import BAD_ENDS, ENDS, Role, State, When
+from django_manta.states import BAD_ENDS, ENDS, MOVES, Role, State, When
 
 if TYPE_CHECKING:
     from tests.ledger.model import ModelRun
@@ -171,6 +171,7 @@ class ModelGraph:
         heralds = []
         for run_id, state in reached.items():
             run = self.runs[run_id]
+            assert state in MOVES[run.state]
             crosses = (run.state in ENDS) is not (state in ENDS)
             if run.state is State.WAITING and state in UNCALLED:
                 self.gates[run_id].called_for = self._ended_for(run)

@@ -183,9 +183,7 @@ def in_circles(ledger: "Ledger", ids: Iterable[UUID], *, reopened: bool = False)
     return [(ledger.dialect.read_id(run_id), ledger.dialect.read_id(on_id)) for run_id, on_id in rows]
 
 
-def _refuse_circles(
-    ledger: "Ledger", ids: Sequence[UUID], *, reopened: bool = False
-) -> tuple[Passed, list[UUID]]:
+def _refuse_circles(ledger: "Ledger", ids: Sequence[UUID], *, reopened: bool = False) -> tuple[Passed, list[UUID]]:
     """
     End runs that would wait for themselves. Of two that close a circle at the same time, whoever is counted last
     sees both edges: they were committed before they are counted.
