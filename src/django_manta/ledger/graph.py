@@ -217,49 +217,62 @@ def tell(ledger: "Ledger", ids: Iterable[UUID], *, at_once: int = TELL_AT_ONCE) 
     heralds = list(ids)
     told = 0
     while heralds and told < at_once:
-        moved, more, count = _patiently(ledger, lambda: _tell(ledger, heralds))  # noqa: B023 (called at once)
+        moved, heralds, count = _patiently(ledger, lambda: _tell(ledger, heralds))  # noqa: B023 (called at once)
         passed |= moved
         told += count
-        heralds = more if count < TELL_BATCH else [*heralds, *more]
     return passed
 
 
 def _tell(ledger: "Ledger", ids: Sequence[UUID]) -> tuple[Passed, list[UUID], int]:
+    """Tell one batch. What moved, whose dependents are to be told next, and how many edges it were."""
     params = {"ids": _listed(ledger, ids)}
     with ledger.session.transaction():
         if ledger.dialect.name == "postgres":
             ledger.session.rows("tell_lock", params)
-        news = ledger.session.rows("untold", {**params, "limit": TELL_BATCH})
+        news = _mark_sqlite(ledger, params) if ledger.dialect.name == "sqlite" else _mark(ledger, params)
         moved = Passed()
         heralds: list[UUID] = []
-        if news:
-            edges = [
-                {"id": edge, "told": bool(ended), "met": bool(succeeded)} for edge, _, _, ended, succeeded, _ in news
-            ]
-            ledger.session.run("tell_edges", {"edges": dumps(edges)})
-            counted = ledger.session.rows("tell_gates", {"gates": dumps(_deltas(news))})
-            reopening = not all(ended for _, _, _, ended, _, _ in news)
+        if news.gates:
+            counted = ledger.session.rows("tell_gates", {"gates": dumps(news.gates)})
             dependents = [ledger.dialect.read_id(row[0]) for row in counted]
-            moved, heralds = _let_pass(ledger, dependents, reopening=reopening)
-        ledger.session.run("hush", params)
-    return moved, heralds, len(news)
+            moved, heralds = _let_pass(ledger, dependents, reopening=news.reopening)
+        hushed = {ledger.dialect.read_id(row[0]) for row in ledger.session.rows("hush", params)}
+    left = [run_id for run_id in ids if run_id not in hushed] if news.edges >= TELL_BATCH else []
+    return moved, [*left, *heralds], news.edges
+
+
+@dataclass(slots=True)
+class _News:
+    """What gates do not know yet: how many edges, and what changes in each gate."""
+
+    gates: list[dict[str, Any]]
+    edges: int
+    reopening: bool
+
+
+_DELTAS = ("pending_values", "bad_values", "pending_after", "met_after", "bad_after")
+
+
+def _mark(ledger: "Ledger", params: dict[str, object]) -> _News:
+    rows = ledger.session.rows("tell_edges", {**params, "limit": TELL_BATCH})
+    gates = [{"run_id": run_id.hex, **dict(zip(_DELTAS, deltas, strict=True))} for run_id, *deltas, _, _ in rows]
+    return _News(gates, sum(row[6] for row in rows), any(row[7] for row in rows))
+
+
+def _mark_sqlite(ledger: "Ledger", params: dict[str, object]) -> _News:
+    """SQLite moves nothing inside a query: look, then mark."""
+    rows = ledger.session.rows("untold", {**params, "limit": TELL_BATCH})
+    if rows:
+        edges = [{"id": edge, "told": bool(ended), "met": bool(succeeded)} for edge, _, _, ended, succeeded, _ in rows]
+        ledger.session.run("tell_edges", {"edges": dumps(edges)})
+    return _News(_deltas(rows), len(rows), not all(ended for _, _, _, ended, _, _ in rows))
 
 
 def _deltas(news: Sequence[tuple[Any, ...]]) -> list[dict[str, Any]]:
     """What changes in each gate: an edge that is told of goes from the pending ones to the met or bad ones, or back."""
-    gates: dict[Any, dict[str, Any]] = {}
+    gates: dict[str, dict[str, Any]] = {}
     for _, run_id, role, ended, succeeded, was_met in news:
-        gate = gates.setdefault(
-            run_id,
-            {
-                "run_id": run_id.hex if isinstance(run_id, UUID) else run_id,
-                "pending_values": 0,
-                "bad_values": 0,
-                "pending_after": 0,
-                "met_after": 0,
-                "bad_after": 0,
-            },
-        )
+        gate = gates.setdefault(run_id, {"run_id": run_id, **dict.fromkeys(_DELTAS, 0)})
         kind = "after" if role == Role.AFTER else "values"
         step = 1 if ended else -1
         met = succeeded if ended else was_met

@@ -1,4 +1,4 @@
--- All dependents of these have been told.
+-- Those of these all of whose dependents have been told.
 DELETE FROM manta_herald AS herald
 WHERE
     herald.run_id = ANY(%(ids)s::uuid[])
@@ -10,3 +10,4 @@ WHERE
             run.id = herald.run_id
             AND edge.told = (run.state NOT IN ('SUCCESSFUL', 'FAILED', 'CANCELLED', 'LOST', 'EXPIRED', 'QUARANTINED', 'UPSTREAM_FAILED'))
     )
+RETURNING herald.run_id

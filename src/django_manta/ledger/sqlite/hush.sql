@@ -1,4 +1,4 @@
--- All dependents of these have been told.
+-- Those of these all of whose dependents have been told.
 DELETE FROM manta_herald
 WHERE
     manta_herald.run_id IN (SELECT value FROM json_each(%(ids)s))
@@ -10,3 +10,4 @@ WHERE
             run.id = manta_herald.run_id
             AND edge.told = (run.state NOT IN ('SUCCESSFUL', 'FAILED', 'CANCELLED', 'LOST', 'EXPIRED', 'QUARANTINED', 'UPSTREAM_FAILED'))
     )
+RETURNING run_id
