@@ -130,3 +130,18 @@ def test_a_circle_that_a_retry_would_close_is_refused(ledger: Ledger) -> None:
     states = [state_of(ledger, each) for each in (first.id, second)]
     assert State.FAILED in states
     assert State.WAITING not in states
+
+
+def test_an_operators_retry_waits_though_it_had_asked_to_be_called_at_once(ledger: Ledger) -> None:
+    ledger.register(worker_record())
+    first = run_in_state(ledger, State.CANCELLED)
+    run_id = dependent(ledger, first, when=When.ALL_FINISHED)
+    [claim] = ledger.claim("worker", ["default"], 1)
+    ledger.settle([settlement(claim, Outcome.DEFERRED, State.READY, at_once=True)])
+    caretaker(ledger)
+    ledger.cancel([run_id])
+    ledger.retry([first])
+    ledger.hold([first])
+    ledger.retry([run_id])
+    caretaker(ledger)
+    assert state_of(ledger, run_id) is State.WAITING
