@@ -254,15 +254,16 @@ class ModelLedger:
         return {}
 
     def downstream(self, run_id: UUID) -> set[UUID]:
-        """Everything unfinished that waits for a run, directly or not."""
+        """Everything that waits for a run, directly or not: as far as they know, it has not ended."""
         found, ids = set(), [run_id]
         while ids:
             here = ids.pop()
             for edge in self.graph.edges:
-                if edge.on == here and edge.run not in found:
+                waits = edge.known is None and self.runs[edge.run].state not in ENDS
+                if edge.on == here and waits and edge.run not in found:
                     found.add(edge.run)
                     ids.append(edge.run)
-        return {each for each in found if self.runs[each].state not in ENDS}
+        return found
 
     # -- keeping the house -----------------------------------------------------------------------
 

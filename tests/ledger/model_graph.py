@@ -6,7 +6,7 @@ ended badly, or neither; it learns so when it is armed, and when it is told. Fro
 where it goes.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -89,7 +89,8 @@ class ModelGraph:
             self.edges = [edge for edge in self.edges if edge.run != run_id or edge.role is not Role.DELEGATE]
 
     def forget(self, gone: set[UUID]) -> None:
-        self.edges = [edge for edge in self.edges if edge.run not in gone and edge.on not in gone]
+        # Whoever waited for one of them remembers how it ended.
+        self.edges = [edge for edge in self.edges if edge.run not in gone]
         for run_id in gone:
             self.gates.pop(run_id, None)
             self.awaited.discard(run_id)
@@ -130,10 +131,18 @@ class ModelGraph:
             reached |= passed
         return reached
 
-    def tell_some(self, ids: Iterable[UUID], limit: int | None = None) -> tuple[dict[UUID, State], list[UUID]]:
-        """The first few of those who wait for these learn how they stand. Who moved, and of whom to tell next."""
+    def tell_some(
+        self, ids: Iterable[UUID], limit: int | None = None, chosen: Container[tuple[UUID, UUID, Role]] = ()
+    ) -> tuple[dict[UUID, State], list[UUID]]:
+        """
+        Those who wait for these, or a few ``chosen`` ones, learn how they stand. Who moved, and of whom to tell next.
+        """
         ids = set(ids)
-        untold = sorted((edge for edge in self.edges if self._is_untold(edge, ids)), key=lambda edge: edge.run)[:limit]
+        untold = [edge for edge in self.edges if self._is_untold(edge, ids)]
+        if limit is not None:
+            number = min(limit, len(untold))
+            untold = [edge for edge in untold if (edge.run, edge.on, edge.role) in chosen]
+            assert len(untold) == number
         reopening = any(edge.known is not None for edge in untold)
         for edge in untold:
             self._learn(edge)
@@ -151,11 +160,15 @@ class ModelGraph:
         return edge.on in ids and edge.on in self.runs and edge.known is not self.truth(edge.on)
 
     def _learn(self, edge: ModelEdge) -> None:
-        truth = self.truth(edge.on)
+        truth = self._standing(edge)
         if edge.known is not None and truth is not edge.known:
             # It ended once, and was reopened: when it ends anew, that counts again.
             self.gates[edge.run].called_for.discard(edge.on)
         edge.known = truth
+
+    def _standing(self, edge: ModelEdge) -> bool | None:
+        """How what it waits for stands; or stood, when it was there."""
+        return edge.known if edge.on not in self.runs and edge.known is not None else self.truth(edge.on)
 
     # -- going on --------------------------------------------------------------------------------
 
@@ -295,8 +308,8 @@ class ModelGraph:
 
     def _is_just(self, run: "ModelRun") -> bool:
         if run.delegates is not None:
-            children = [self.truth(edge.on) for edge in self.edges_of(run.id, Role.DELEGATE)]
+            children = [self._standing(edge) for edge in self.edges_of(run.id, Role.DELEGATE)]
             return all(children) if run.state is State.SUCCESSFUL else False in children
         if run.state is State.UPSTREAM_FAILED:
-            return any(self.truth(edge.on) is False for edge in self.edges_of(run.id))
+            return any(self._standing(edge) is False for edge in self.edges_of(run.id))
         return True
