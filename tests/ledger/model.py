@@ -8,6 +8,7 @@ returns what it should return; tokens come from the ledger, because only their o
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from uuid import UUID
 
 from django_manta.states import (
@@ -44,8 +45,8 @@ class ModelRun:
     id: UUID
     queue: str
     priority: int
-    #: Which of two deadlines; runs with the same one go by id.
-    deadline: int
+    #: As the database made it; runs with the same one go by id.
+    deadline: datetime
     state: State
     due: str | None
     expires: str | None
@@ -64,7 +65,7 @@ class ModelRun:
     history: list[Tried] = field(default_factory=list)
 
     @property
-    def order(self) -> tuple[int, int, UUID]:
+    def order(self) -> tuple[int, datetime, UUID]:
         return -self.priority, self.deadline, self.id
 
     @property
@@ -124,7 +125,7 @@ class ModelLedger:
         run_id: UUID,
         queue: str,
         priority: int,
-        deadline: int,
+        deadline: datetime,
         run_after: str | None,
         expires: str | None,
         hold: bool,

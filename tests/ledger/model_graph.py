@@ -8,10 +8,11 @@ where it goes.
 
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from django_manta.states import BAD_ENDS, ENDS, MOVES, Role, State, When
+from django_manta.states import BAD_ENDS, ENDS, MOVES, PENDING, Role, State, When
 
 if TYPE_CHECKING:
     from tests.ledger.model import ModelRun
@@ -117,7 +118,25 @@ class ModelGraph:
                     self.awaited.add(edge.on)
                 self._learn(edge)
         passed, more = self._let_pass(ids, reopening=True)
-        return reached | refused | passed | self.tell([*heralds, *more])
+        told = self.tell([*heralds, *more])
+        self._bring_forward(ids)
+        return reached | refused | passed | told
+
+    def _bring_forward(self, ids: Iterable[UUID]) -> None:
+        """What a run waits for is wanted as soon as the run; what is running, or over, cannot come any sooner."""
+        wanted: dict[UUID, datetime] = {}
+        asked = [(edge.on, self.runs[run_id].deadline) for run_id in ids for edge in self.edges_of(run_id)]
+        while asked:
+            run_id, deadline = asked.pop()
+            run = self.runs.get(run_id)
+            if run is None or deadline >= wanted.get(run_id, run.deadline):
+                continue
+            wanted[run_id] = deadline
+            if run.state not in ENDS:
+                asked += [(edge.on, deadline) for edge in self.edges_of(run_id)]
+        for run_id, deadline in wanted.items():
+            if self.runs[run_id].state in PENDING:
+                self.runs[run_id].deadline = deadline
 
     def unarmed(self) -> list[UUID]:
         return [run_id for run_id, gate in self.gates.items() if not gate.armed]

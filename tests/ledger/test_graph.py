@@ -8,7 +8,7 @@ from uuid import UUID
 from django_manta.ids import new_run_id
 from django_manta.ledger import Claimed, Ledger, fsck, graph
 from django_manta.states import Outcome, State, When
-from tests.ledger.given import HOUR, claimed, dependent, run_in_state, settlement, state_of, worker_record
+from tests.ledger.given import HOUR, claimed, dependent, run_in_state, settlement, sql, state_of, worker_record
 
 
 def caretaker(ledger: Ledger) -> None:
@@ -145,3 +145,11 @@ def test_an_operators_retry_waits_though_it_had_asked_to_be_called_at_once(ledge
     ledger.retry([run_id])
     caretaker(ledger)
     assert state_of(ledger, run_id) is State.WAITING
+
+
+def test_a_herald_of_a_run_that_is_gone_is_heard_by_nobody(ledger: Ledger) -> None:
+    run_id = run_in_state(ledger, State.READY)
+    sql(ledger, "INSERT INTO manta_herald (run_id) VALUES (%s)", [run_id.hex])
+    sql(ledger, "DELETE FROM manta_run WHERE id = %s", [run_id.hex])
+    assert graph.tell_leftovers(ledger).seen == 1
+    assert graph.tell_leftovers(ledger).seen == 0

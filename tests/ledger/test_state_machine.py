@@ -193,7 +193,8 @@ class LedgerMachine(RuleBasedStateMachine):
     def enqueue(self, number: int, asked: dict[str, Any]) -> None:
         runs = [new_run(**self.as_asked(asked)) for _ in range(number)]
         for run, enqueued in zip(runs, self.ledger.enqueue(runs), strict=True):
-            assert (enqueued.id, enqueued.state) == (run.id, self.model.enqueue(run.id, **asked))
+            made = asked | {"deadline": enqueued.deadline}
+            assert (enqueued.id, enqueued.state) == (run.id, self.model.enqueue(run.id, **made))
             self.known.append(run.id)
         self.compare()
 
@@ -226,6 +227,7 @@ class LedgerMachine(RuleBasedStateMachine):
             if on or mode is not None:
                 gate = graph.NewGate(run.id, mode or When.ALL_SUCCESSFUL)
                 graph.add(ledger, [gate], [graph.Edge(run.id, each, role) for each, role in on])
+        asked = asked | {"deadline": enqueued.deadline}
         assert enqueued.state == self.model.enqueue(run.id, **asked, edges=on, when=mode)
         self.known.append(run.id)
         if armed:
@@ -237,6 +239,7 @@ class LedgerMachine(RuleBasedStateMachine):
         asked = asked | {"run_after": None}
         run = new_run(**self.as_asked(asked), task=TASK, waits=True)
         [enqueued] = self.ledger.enqueue([run])
+        asked = asked | {"deadline": enqueued.deadline}
         assert enqueued.state == self.model.enqueue(run.id, **asked, is_promise=True)
         self.known.append(run.id)
         self.compare()

@@ -276,7 +276,10 @@ def _tell(ledger: "Ledger", ids: Sequence[UUID]) -> tuple[Passed, list[UUID], in
     """What moved, whose dependents are next, how many edges were counted, and whether as many may be left."""
     with ledger.session.transaction():
         if ledger.dialect.name == "postgres":
-            ids = [row[0] for row in ledger.session.rows("tell_lock", {"ids": _listed(ledger, ids)})]
+            locked = [row[0] for row in ledger.session.rows("tell_lock", {"ids": _listed(ledger, ids)})]
+            if len(locked) < len(ids):
+                ledger.session.run("hush_gone", {"ids": _listed(ledger, set(ids) - set(locked))})
+            ids = locked
         if not ids:
             return Passed(), [], 0, False
         params = {"ids": _listed(ledger, ids)}

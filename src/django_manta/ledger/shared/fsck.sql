@@ -155,7 +155,12 @@ SELECT
     'waits for run ' || edge.on_id || ', which is gone'
 FROM manta_dependency AS edge
 JOIN manta_gate AS gate ON gate.run_id = edge.run_id
-WHERE gate.armed AND NOT edge.told AND NOT EXISTS (SELECT 1 FROM manta_run AS run WHERE run.id = edge.on_id)
+JOIN manta_run AS dependent ON dependent.id = edge.run_id
+WHERE
+    gate.armed
+    AND dependent.state = 'WAITING'
+    AND NOT edge.told
+    AND NOT EXISTS (SELECT 1 FROM manta_run AS run WHERE run.id = edge.on_id)
 UNION ALL
 SELECT
     'gate-miscounted',
