@@ -43,19 +43,22 @@ def storm(weather: world.Weather, report: world.Report) -> None:
     edges = EDGES // (10 if weather.quick else 1)
     world.empty()
     before = deadlocks()
-    tasks.waver.map([0.0] * 100)
-    with world.workers() as start, writing(edges, weather.seed) as writers:
+    with world.workers() as start:
         world.fresh_workers(start, WORKERS)
-        world.wait_for(lambda: all(each.poll() is not None for each in writers), 600, "everything is written")
+        tasks.waver.map([0.0] * 100)
+        with writing(edges, weather.seed) as writers:
+            world.wait_for(lambda: all(each.poll() is not None for each in writers), 600, "everything is written")
+            # Whatever reached who enqueued, or was caught on the way and logged.
+            said = [line for each in writers for line in each.stdout or ()]
+            early = world.number("SELECT count(*) FROM manta_run WHERE finished_at IS NOT NULL")
         world.drained(120)
         world.wait_for(lambda: not world.number("SELECT count(*) FROM manta_herald"), 30, "everybody is told")
-        # Whatever reached who enqueued, or was caught on the way and logged.
-        said = [line for each in writers for line in each.stdout]
     world.judge_ledger(report)
     wrong = world.number(_WRONG, sorted(BAD_ENDS))
     report.figures = {
         "edges": world.number("SELECT count(*) FROM manta_dependency"),
         "runs": sum(world.by_state().values()),
+        "ended_while_written": early,
         "upstream_failed": world.by_state().get("UPSTREAM_FAILED", 0),
         "wrong": wrong,
         "errors": len(said),
