@@ -11,12 +11,14 @@ from uuid import UUID
 
 import pytest
 from django.db import connection, transaction
+from django.tasks import default_task_backend
 from django.utils import timezone
 
 from django_manta import Group, Later, State, TaskResult, gather, promise, resolve, workflow
 from django_manta.ledger import Ledger, fsck, graph, own_session
 from django_manta.models import Gate, Run, Workflow
 from django_manta.testing import run_all
+from django_manta.worker.caretaker import spread_the_word
 from tests.app.models import Ledgerline
 from tests.ledger.given import sql
 from tests.workflow.conftest import Script, state, states
@@ -270,6 +272,8 @@ def test_who_holds_a_dependent_delays_nobody_else(ending: str) -> None:
             # In this thread: a settlement that waited for the row would wait for ever.
             assert ledger.settle([_successful(claim)]).ready == frozenset({"default"})
             assert Run.objects.using("default").get(pk=other.id).state == State.READY
+            # Nor does whoever keeps the house.
+            assert spread_the_word(default_task_backend, ledger) == 0
             transaction.set_rollback(True)
         assert state(victim) is State.WAITING
         graph.tell_leftovers(ledger)

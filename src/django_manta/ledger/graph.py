@@ -87,8 +87,10 @@ class Passed:
     states: dict[UUID, State] = field(default_factory=dict)
     #: The queues in which something became ready.
     queues: set[str] = field(default_factory=set)
-    #: How many gates were armed, or heralds heard: nothing is left to do only when there were none.
+    #: How many gates and heralds were found to be left.
     seen: int = 0
+    #: How many gates were armed, edges counted and heralds heard out. If none, nothing is left, or somebody holds it.
+    done: int = 0
 
     @property
     def ended(self) -> list[UUID]:
@@ -98,6 +100,7 @@ class Passed:
         self.states |= other.states
         self.queues |= other.queues
         self.seen += other.seen
+        self.done += other.done
         return self
 
 
@@ -143,6 +146,7 @@ def arm(ledger: "Ledger", ids: Iterable[UUID], *, new: bool = False, batch: int 
     for some in batched(ids, batch):
         moved, told, left = _arm_or_halve(ledger, some, new)
         passed |= moved
+        passed.done += len(some) - left
         heralds += told
         if left and new:
             # Whoever enqueues has waited long enough.
@@ -274,18 +278,18 @@ def tell(ledger: "Ledger", ids: Iterable[UUID], *, at_once: int = TELL_AT_ONCE) 
 
 def _tell(ledger: "Ledger", ids: Sequence[UUID]) -> tuple[Passed, list[UUID], int, bool]:
     """What moved, whose dependents are next, how many edges were counted, and whether as many may be left."""
+    moved = Passed()
     with ledger.session.transaction():
         if ledger.dialect.name == "postgres":
             locked = [row[0] for row in ledger.session.rows("tell_lock", {"ids": _listed(ledger, ids)})]
             if len(locked) < len(ids):
-                ledger.session.run("hush_gone", {"ids": _listed(ledger, set(ids) - set(locked))})
+                moved.done += len(ledger.session.rows("hush_gone", {"ids": _listed(ledger, set(ids) - set(locked))}))
             ids = locked
         if not ids:
-            return Passed(), [], 0, False
+            return moved, [], 0, False
         params = {"ids": _listed(ledger, ids)}
         found = ledger.session.rows("untold", {**params, "limit": TELL_BATCH})
         news = [row[:-1] for row in found if row[-1]]
-        moved = Passed()
         heralds: list[UUID] = []
         if news:
             edges = [
@@ -295,14 +299,15 @@ def _tell(ledger: "Ledger", ids: Sequence[UUID]) -> tuple[Passed, list[UUID], in
             counted = ledger.session.rows("tell_gates", {"gates": dumps(_deltas(news))})
             reopening = any(was_told for *_, was_told, _, _ in news)
             dependents = [ledger.dialect.read_id(row[0]) for row in counted]
-            moved, heralds = _let_pass(ledger, dependents, reopening=reopening)
+            passed, heralds = _let_pass(ledger, dependents, reopening=reopening)
+            moved |= passed
             again = {ledger.dialect.read_id(run_id) for _, run_id, _, ended, *_ in news if not ended}
             if again:
                 # While it was over, somebody may have begun to wait for who waited for it.
                 refused, more = _refuse(ledger, in_circles(ledger, sorted(again), reopened=True))
                 moved |= refused
                 heralds += more
-        ledger.session.run("hush", params)
+        moved.done += len(news) + len(ledger.session.rows("hush", params))
     # Those that somebody holds are left as well, but not to be tried again at once.
     return moved, heralds, len(news), len(found) == TELL_BATCH and bool(news)
 

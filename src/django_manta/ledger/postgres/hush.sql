@@ -18,3 +18,4 @@ WHERE
             AND run.state IN ('SUCCESSFUL', 'FAILED', 'CANCELLED', 'LOST', 'EXPIRED', 'QUARANTINED', 'UPSTREAM_FAILED')
             AND edge.met = (run.state <> 'SUCCESSFUL')
     )
+RETURNING run_id
