@@ -66,6 +66,18 @@ def test_the_doorbell_rings_exactly_when_a_run_becomes_ready(rings: list[str]) -
 
 
 @pytest.mark.postgres
+def test_the_doorbell_rings_again_when_very_many_were_locked_to_be_counted(rings: list[str]) -> None:
+    """A worker that looked meanwhile passed them over, and would not look again for a second."""
+    few, many = same.map(range(3)), same.map(range(101))
+    rings.clear()
+    same.enqueue(few)
+    assert rings == []
+    same.enqueue(many)
+    assert rings == [ringing.UNKNOWN]
+    run_all()
+
+
+@pytest.mark.postgres
 def test_a_doorbell_in_a_transaction_rings_when_it_commits(rings: list[str]) -> None:
     open_ = promise("open")
     same.enqueue(open_)

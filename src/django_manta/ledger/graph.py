@@ -91,6 +91,8 @@ class Passed:
     seen: int = 0
     #: How many gates were armed, edges counted and heralds heard out. If none, nothing is left, or somebody holds it.
     done: int = 0
+    #: How many runs nobody else could move meanwhile, because others wait for them.
+    locked: int = 0
 
     @property
     def ended(self) -> list[UUID]:
@@ -101,6 +103,7 @@ class Passed:
         self.queues |= other.queues
         self.seen += other.seen
         self.done += other.done
+        self.locked += other.locked
         return self
 
 
@@ -202,6 +205,7 @@ def _arm(ledger: "Ledger", ids: Sequence[UUID], new: bool, sure: bool) -> tuple[
         ledger.session.rows("arm_gates", {**params, "locked": _listed(ledger, locked)})
         passed, told = _let_pass(ledger, ids, reopening=True)
         passed |= refused
+        passed.locked = len(locked)
         return passed, [*heralds, *told]
 
 

@@ -29,12 +29,11 @@ from django_manta.execution.admission import backend_of, resolve
 from django_manta.execution.runners.processes import Died, Flight, Pool, Recycle
 from django_manta.ledger import Claimed, Ledger, Settleable, Settlement, WorkerRecord, Written, house, own_session
 from django_manta.ledger.session import STATEMENT_TIMEOUT_SECONDS
-from django_manta.ringing import CANCEL, DEBOUNCE_SECONDS
+from django_manta.ringing import CANCEL, DEBOUNCE_SECONDS, UNKNOWN
 from django_manta.states import CHARGED, ENDS, Outcome, State
 from django_manta.worker import doorbell, events
 from django_manta.worker.caretaker import Caretaker
 from django_manta.worker.dispatch import Dispatcher, Tier
-from django_manta.worker.doorbell import UNKNOWN
 from django_manta.worker.events import tell
 from django_manta.worker.heart import Heart
 from django_manta.worker.obituaries import obituary

@@ -10,10 +10,13 @@ from django_manta import options
 from django_manta.enqueue import Call
 from django_manta.ledger import DjangoSession, Ledger, NewRun, graph
 from django_manta.payload import Arguments
-from django_manta.ringing import ring_after_commit
+from django_manta.ringing import UNKNOWN, ring_after_commit
 from django_manta.states import Role, When
 
 logger = logging.getLogger("django_manta")
+
+#: To lock and count so many takes longer than a worker waits before it looks once more.
+MANY_LOCKED = 100
 
 
 def gated(calls: Sequence[Call], runs: Sequence[NewRun]) -> list[UUID]:
@@ -54,6 +57,9 @@ def arm_after_commit(database: str, cluster: str, ids: Sequence[UUID], edges: in
             passed = graph.arm(ledger, ids, new=True, batch=batch)
             for queue in passed.queues:
                 ring_after_commit(database, cluster, queue)
+            if passed.locked > MANY_LOCKED:
+                # Much of it may be ready. A worker that looked meanwhile passed it over, and sleeps.
+                ring_after_commit(database, cluster, UNKNOWN)
         except DatabaseError:
             logger.warning("Could not count what new runs wait for; the caretaker will.", exc_info=True)
 
