@@ -52,7 +52,7 @@ def arm_after_commit(database: str, cluster: str, ids: Sequence[UUID], edges: in
     def arm() -> None:
         ledger = Ledger(DjangoSession(database))
         try:
-            # As many at a time as have a few hundred edges together.
+            # As many at a time as have ARM_EDGES edges together.
             batch = max(1, min(len(ids), graph.ARM_EDGES * len(ids) // max(edges, 1)))
             passed = graph.arm(ledger, ids, new=True, batch=batch)
             for queue in passed.queues:
