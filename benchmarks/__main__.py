@@ -18,6 +18,8 @@ MEASUREMENTS = (
     "fairness",
     "idle",
     "memory",
+    "workflows",
+    "dependents",
 )
 
 #: Measured when they are asked for by name: they need what not everybody has installed.
@@ -31,18 +33,20 @@ Needs a PostgreSQL server in DATABASE_URL, where it creates scratch databases an
 
 EPILOG = """\
 measurements:
-  enqueue   enqueue() against Model.objects.create() of the same row
-  bulk      enqueue_many(10,000) against COPY and against bulk_create()
-  settle    claim and settle by 100 against the same two writes as plain SQL
-  backlog   the time of a claim with 1,000, 100,000 and 1,000,000 ready runs
-  wal       bytes of write-ahead log and statements per run
-  drain     a worker draining no-ops against bare claim and settle, and against django-tasks-db
-  slots     200 runs of 50 ms on two processes against the ideal
-  latency   from the commit of an enqueue to the first line of the task, beside a bare NOTIFY
-  fairness  what a run waits for a backlog of others, and for a slow one
-  idle      processor, memory and statements of a worker that has nothing to do
-  memory    the growth of the control process over 200,000 runs
-  on_ray    only when asked for: a worker with the runner `ray` against plain Ray tasks"""
+  enqueue     enqueue() against Model.objects.create() of the same row
+  bulk        enqueue_many(10,000) against COPY and against bulk_create()
+  settle      claim and settle by 100 against the same two writes as plain SQL
+  backlog     the time of a claim with 1,000, 100,000 and 1,000,000 ready runs
+  wal         bytes of write-ahead log and statements per run
+  drain       a worker draining no-ops against bare claim and settle, and against django-tasks-db
+  slots       200 runs of 50 ms on two processes against the ideal
+  latency     from the commit of an enqueue to the first line of the task, beside a bare NOTIFY
+  fairness    what a run waits for a backlog of others, and for a slow one
+  idle        processor, memory and statements of a worker that has nothing to do
+  memory      the growth of the control process over 200,000 runs
+  workflows   a hop of a chain against a pickup, a map and its join against a drain, an edge to what is running
+  dependents  the transactions that tell 100,000 runs how the one ended that they wait for
+  on_ray      only when asked for: a worker with the runner `ray` against plain Ray tasks"""
 
 
 def parse(argv: list[str]) -> argparse.Namespace:

@@ -71,7 +71,7 @@ def execute(statement: str, alias: str = "default") -> None:
 
 def empty(alias: str = "default") -> None:
     """No runs, no dead rows, and no checkpoint due in the middle of what follows."""
-    execute("TRUNCATE manta_run, manta_attempt", alias)
+    execute("TRUNCATE manta_run, manta_attempt, manta_dependency, manta_gate, manta_herald", alias)
     execute("CHECKPOINT", alias)
 
 

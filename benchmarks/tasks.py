@@ -19,6 +19,12 @@ def arguments(number: int) -> tuple[list[Any], dict[str, Any]]:
 
 
 @task
+def how_many(parts: list[dict[str, int]]) -> int:
+    """Of what others have returned."""
+    return len(parts)
+
+
+@task
 def stamp(seconds: float = 0.0) -> tuple[int, int]:
     """When its first line ran, by the clock that all processes of a machine share, and in which of them."""
     now = time.monotonic_ns()

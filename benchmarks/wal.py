@@ -1,6 +1,12 @@
-"""What a run writes on its way: bytes of write-ahead log, and statements. For information."""
+"""
+What a run writes on its way: bytes of write-ahead log, and statements.
+
+A run that waits for nobody must not pay for those that do: what it writes is held against what it wrote before
+there were workflows. Repeat that with ``git worktree add /tmp/before 5f61dc9`` and this measurement there.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from django.db import connection
@@ -13,7 +19,10 @@ from benchmarks.tasks import arguments, resize
 from django_manta.ledger import Claimed, Ledger, PostgresSession
 from django_manta.ledger.session import Row
 
-TITLE = "What one run writes (no targets)"
+TITLE = "What one run writes, and what it wrote before there were workflows"
+
+#: Bytes and statements a run at 5f61dc9, with PostgreSQL 18.4.
+BEFORE = {"enqueue_many": (482, 0.0006), "claim": (599, 0.0101), "settle": (943, 0.01)}
 
 
 def figures(*, rounds: int, quick: bool, rows: int | None) -> Iterator[Figure]:
@@ -22,16 +31,39 @@ def figures(*, rounds: int, quick: bool, rows: int | None) -> Iterator[Figure]:
     # All pages written from here on are new since the checkpoint: the log holds no copies of whole pages.
     scratch.empty()
     with connection.execute_wrapper(statements.through_django):
-        yield written("enqueue(), one by one", count, statements, lambda: enqueue(count))
+        yield written(count, statements, lambda: enqueue(count)).figure("enqueue(), one by one")
     scratch.empty()
     calls = [arguments(number) for number in range(count)]
     with connection.execute_wrapper(statements.through_django):
-        yield written(f"enqueue_many({count:,})", count, statements, lambda: resize.enqueue_many(calls))
+        enqueued = written(count, statements, lambda: resize.enqueue_many(calls))
     with scratch.worker_session() as session:
         ledger = Ledger(Counted(session, statements))
         claims: list[list[Claimed]] = []
-        yield written(f"claim by {BATCH}", count, statements, lambda: claims.extend(claimed(ledger)))
-        yield written(f"settle by {BATCH}", count, statements, lambda: settle(ledger, claims))
+        claimed = written(count, statements, lambda: claims.extend(claim_all(ledger)))
+        settled = written(count, statements, lambda: settle(ledger, claims))
+    yield enqueued.figure(f"enqueue_many({count:,})")
+    yield claimed.figure(f"claim by {BATCH}")
+    yield settled.figure(f"settle by {BATCH}")
+    bytes_before = sum(bytes_ for bytes_, _ in BEFORE.values())
+    statements_before = sum(sent for _, sent in BEFORE.values())
+    whole = Written(
+        enqueued.bytes + claimed.bytes + settled.bytes, enqueued.statements + claimed.statements + settled.statements
+    )
+    yield Figure(
+        what="enqueue_many, claim and settle: bytes",
+        ours=f"{whole.bytes:,.0f} bytes",
+        limit=f"{bytes_before:,} bytes before",
+        ratios=[whole.bytes / bytes_before],
+        at_most=1.05,
+    )
+    if not quick:
+        yield Figure(
+            what="the same: statements",
+            ours=f"{whole.statements:.4f} st./run",
+            limit=f"{statements_before:.4f} st./run before",
+            ratios=[whole.statements / statements_before],
+            at_most=1,
+        )
 
 
 class Statements:
@@ -57,12 +89,26 @@ class Counted(PostgresSession):
         self.statements.count += 1
         return super().rows(name, params)
 
+    def run(self, name: str, params: Mapping[str, Any]) -> None:
+        self.statements.count += 1
+        super().run(name, params)
 
-def written(what: str, count: int, statements: Statements, work: Callable[[], Any]) -> Figure:
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Of one run."""
+
+    bytes: float
+    statements: float
+
+    def figure(self, what: str) -> Figure:
+        return Figure(what=what, ours=f"{self.bytes:,.0f} bytes", limit=f"{self.statements:g} st./run")
+
+
+def written(count: int, statements: Statements, work: Callable[[], Any]) -> Written:
     wal, sent = wal_position(), statements.count
     work()
-    sent = statements.count - sent
-    return Figure(what=what, ours=f"{(wal_position() - wal) / count:,.0f} bytes", limit=f"{sent / count:g} st./run")
+    return Written((wal_position() - wal) / count, (statements.count - sent) / count)
 
 
 def wal_position() -> int:
@@ -71,7 +117,7 @@ def wal_position() -> int:
     return int(position)
 
 
-def claimed(ledger: Ledger) -> Iterator[list[Claimed]]:
+def claim_all(ledger: Ledger) -> Iterator[list[Claimed]]:
     while batch := ledger.claim(WORKER, ["default"], BATCH):
         yield batch
 

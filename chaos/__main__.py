@@ -9,7 +9,7 @@ import sys
 import time
 from importlib import import_module
 
-STORMS = ("kill", "stop", "deploy", "postgres", "cancel-race")
+STORMS = ("kill", "stop", "deploy", "postgres", "cancel-race", "mergesort", "edges")
 
 DESCRIPTION = """\
 Start real workers, kill, stop and cut them off in the middle of their work, and count what was lost.
@@ -23,6 +23,8 @@ storms:
   deploy       SIGTERM to a worker, to its group, and Ctrl-C, with 500 runs under way and a successor starting
   postgres     a server restarted three times, away for 60 s, its connections cut for 20 s; 10,000 runs each
   cancel-race  1,000 runs, each cancelled at a random moment while it waits, runs or ends
+  mergesort    2,000 numbers sorted by examples/workflows, ten times, a worker killed (-9) every 200 executions
+  edges        8 processes adding 20,000 edges to runs that 4 workers are finishing
 
 figures: lost (runs that did not end as promised), fsck (findings), and what each storm counts.
 Exit code 0 if every promise was kept, 1 if not."""

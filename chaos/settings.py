@@ -1,4 +1,4 @@
-"""A Django project of nothing but manta and the storms' tasks, on a scratch database of DATABASE_URL."""
+"""A Django project of manta, the storms' tasks and the examples, on a scratch database of DATABASE_URL."""
 
 import json
 import os
@@ -14,7 +14,7 @@ DATABASES = {
 }
 SECRET_KEY = "chaos-only-52d0f6b84f1e4c0f9a6f0f1f8b7d3c29-and-long-enough-to-pass-the-checks"
 USE_TZ = True
-INSTALLED_APPS = ["django_manta", "chaos"]
+INSTALLED_APPS = ["django_manta", "chaos", "examples.workflows"]
 TASKS = {
     "default": {
         "BACKEND": "django_manta.MantaBackend",

@@ -1,6 +1,7 @@
 """What the storms enqueue."""
 
 import asyncio
+import random
 import time
 
 from django.db import connection
@@ -32,6 +33,13 @@ def mark_effect(context: TaskContext, seconds: float) -> None:
     """Leaves a mark that stays if and only if the run succeeds."""
     _mark("chaos_effect", context)
     time.sleep(seconds)
+
+
+@task
+def waver(share: float) -> None:
+    """Fails now and then."""
+    if random.random() < share:
+        raise ValueError("It was its turn to fail.")
 
 
 def _mark(table: str, context: TaskContext) -> None:

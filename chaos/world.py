@@ -189,12 +189,13 @@ def _on_server(statement: str) -> None:
 
 def empty() -> None:
     """No runs, no workers, no marks."""
-    run("TRUNCATE manta_run, manta_attempt, manta_worker, chaos_start, chaos_effect")
+    run("TRUNCATE manta_worker")
+    empty_runs()
 
 
 def empty_runs() -> None:
     """No runs; whoever works goes on."""
-    run("TRUNCATE manta_run, manta_attempt, chaos_start, chaos_effect")
+    run("TRUNCATE manta_run, manta_attempt, manta_dependency, manta_gate, manta_herald, chaos_start, chaos_effect")
 
 
 def run(statement: str) -> None:

@@ -149,9 +149,10 @@ def _wait(condition: Callable[[], bool], worker: WorkerProcess, watch: Watch) ->
     """Wait until it is so, and show how far the work is; give up when nothing moves."""
     known, moved = -1, time.monotonic()
     while True:
-        ended = _ended()
+        over = condition()
+        ended = _ended()  # asked after the condition: what is shown last is never behind what it saw
         watch.update(ended, Attempt.objects.filter(outcome=Outcome.FAILED).count())
-        if condition():
+        if over:
             return
         if ended != known:
             known, moved = ended, time.monotonic()

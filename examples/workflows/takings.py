@@ -5,12 +5,11 @@ The rows stay where they are. A chunk is two primary keys; what travels between 
 """
 
 from collections import Counter
-from collections.abc import Iterator
 from datetime import date
 from typing import Any
 
-from django.db.models import QuerySet, Sum
-from django_manta import TaskResult, task, workflow
+from django.db.models import Sum
+from django_manta import TaskResult, map_queryset, task, workflow
 
 from .models import Sale, Takings
 
@@ -27,20 +26,12 @@ def start(day: date) -> TaskResult:
 # Atomic, so that a second attempt cannot leave the chunks of the first one behind.
 @task(atomic=True)
 def split(day: str) -> Any:
-    sums = add_up.starmap((day, first, last) for first, last in chunks(Sale.objects.filter(day=day), CHUNK))
+    sums = map_queryset(add_up, Sale.objects.filter(day=day), CHUNK, day=day)
     return store.enqueue(day, sums)
 
 
-def chunks(rows: QuerySet[Any], size: int) -> Iterator[tuple[int, int]]:
-    """The first and last primary key of every `size` rows."""
-    keys = list(rows.order_by("pk").values_list("pk", flat=True))
-    for begin in range(0, len(keys), size):
-        chunk = keys[begin : begin + size]
-        yield chunk[0], chunk[-1]
-
-
 @task(max_attempts=3)
-def add_up(day: str, first: int, last: int) -> dict[str, int]:
+def add_up(first: int, last: int, day: str) -> dict[str, int]:
     rows = Sale.objects.filter(day=day, pk__range=(first, last))
     return dict(rows.values_list("shop").annotate(Sum("amount")).order_by("shop"))
 

@@ -19,6 +19,7 @@ from django_manta.workflow.flow import WorkflowExists, workflow
 from django_manta.workflow.group import Group, gather, value_of
 from django_manta.workflow.later import Later
 from django_manta.workflow.promise import get_promise, promise, reject, resolve
+from django_manta.workflow.ranges import map_queryset
 
 __version__ = "0.1.0"
 
@@ -37,6 +38,7 @@ __all__ = [
     "exponential",
     "gather",
     "get_promise",
+    "map_queryset",
     "promise",
     "reject",
     "resolve",

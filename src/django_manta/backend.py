@@ -147,8 +147,8 @@ class MantaBackend(BaseTaskBackend):
         if gated:
             with transaction.atomic(using=self.database):
                 inserted = self.ledger.enqueue(runs)
-                waits.add(self.ledger, calls, runs, encoded)
-            waits.arm_after_commit(self.database, self.config.cluster, gated)
+                edges = waits.add(self.ledger, calls, runs, encoded)
+            waits.arm_after_commit(self.database, self.config.cluster, gated, edges)
         else:
             inserted = self.ledger.enqueue(runs)
         results = [

@@ -12,6 +12,7 @@ class CurrentRun(NamedTuple):
     attempt: int
     deadline: datetime
     token: int
+    workflow: str | None = None
 
 
 _current: ContextVar[CurrentRun | None] = ContextVar("django_manta.current_run", default=None)

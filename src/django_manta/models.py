@@ -280,12 +280,13 @@ class Dependency(models.Model):
     role = models.TextField(_("role"), choices=Role.choices)
     told = models.BooleanField(_("told"), db_default=False, help_text=_("The gate has counted that it ended."))
     met = models.BooleanField(_("met"), db_default=False, help_text=_("The gate has counted that it succeeded."))
+    called = models.BooleanField(_("called"), db_default=False, help_text=_("The run was made ready for its end."))
 
     class Meta:
         verbose_name = _("dependency")
         verbose_name_plural = _("dependencies")
         constraints = [models.UniqueConstraint(fields=["run", "on", "role"], name="manta_dependency_edge")]
-        indexes = [models.Index("on", name="manta_dependency_on")]
+        indexes = [models.Index("on", "told", "met", name="manta_dependency_on")]
 
     def __str__(self) -> str:
         return f"{self.run_id} after {self.on_id}"
@@ -311,7 +312,7 @@ class Gate(models.Model):
     pending_after = models.IntegerField(_("pending"), db_default=0)
     met_after = models.IntegerField(_("met"), db_default=0)
     bad_after = models.IntegerField(_("bad"), db_default=0)
-    #: How many of the preconditions had been met, or had ended, when the run was last called.
+    #: How many of the preconditions that have been met, or have ended, the run was made ready for, with any_….
     consumed = models.IntegerField(_("consumed"), db_default=0)
     laters = models.IntegerField(_("laters"), db_default=0, help_text=_("How often it asked to be called again."))
     made_at = models.DateTimeField(_("made at"), db_default=Now())

@@ -160,6 +160,46 @@ def fill_in(args: list[Any], kwargs: dict[str, Any], references: str, value_of: 
         place[path[-1]] = value_of(run_id)
 
 
+class Pointer(NamedTuple):
+    """Instead of a value: the run, or the runs, whose values are meant, by id."""
+
+    to: str | list[str]
+
+    @property
+    def ids(self) -> list[str]:
+        return [self.to] if isinstance(self.to, str) else self.to
+
+
+def unfold(run_id: str, read: Callable[[str], Any]) -> Any:
+    """
+    The value of a run, by way of those that it delegated to. ``read`` gives the value of a run, or a Pointer.
+
+    Without recursion: delegation goes to any depth, and Python does not.
+    """
+    values: dict[str, Any] = {}
+    pointers: dict[str, Pointer] = {}
+    left = [run_id]
+    while left:
+        each = left[-1]
+        if each not in values:
+            pointer = pointers.get(each)
+            if pointer is None:
+                found = read(each)
+                if isinstance(found, Pointer):
+                    pointers[each] = found
+                    left += [child for child in found.ids if child not in values]
+                    continue
+                values[each] = found
+            elif missing := [child for child in pointer.ids if child not in values]:
+                raise LookupError(f"Run {each} delegated, by way of run {missing[0]}, to itself.")
+            elif isinstance(pointer.to, str):
+                values[each] = values[pointer.to]
+            else:
+                values[each] = [values[child] for child in pointer.to]
+        left.pop()
+    return values[run_id]
+
+
 def _is_sequence(args: Any) -> bool:
     # The plain types first: asking an abstract class costs as much as all the rest.
     if isinstance(args, (list, tuple)):
@@ -233,7 +273,10 @@ def _normalize_mapping(mapping: Mapping[Any, Any], depth: int) -> dict[str, Any]
 def _normalize_unusual(value: Any, depth: int) -> Any:
     """Subclasses of the plain types, and the other collections Django's backends accept."""
     if hasattr(type(value), "manta_references"):
-        raise _Refusal(HoldsReference, "Unsupported value: a result can be an argument, or be returned itself")
+        raise _Refusal(
+            HoldsReference,
+            "Unsupported value: a result can be an argument, or be returned itself; several as gather(*results)",
+        )
     match value:
         case Mapping():
             return _normalize_mapping(value, depth)
@@ -338,6 +381,13 @@ class Seal:
     def result_is_genuine(self, signature: str, run_id: str, result: str) -> bool:
         return self._results.is_genuine(signature, _result_message(run_id, result))
 
+    def sign_delegate(self, run_id: str, delegate: str) -> str:
+        """Unlike a result's, so that neither can be taken for the other."""
+        return self._results.signature(_delegate_message(run_id, delegate))
+
+    def delegate_is_genuine(self, signature: str, run_id: str, delegate: str) -> bool:
+        return self._results.is_genuine(signature, _delegate_message(run_id, delegate))
+
     @property
     def fingerprint(self) -> str:
         """Names the signing key without revealing it."""
@@ -363,3 +413,7 @@ def _run_message(run_id: str, task: str, arguments: str, overrides: str, referen
 
 def _result_message(run_id: str, result: str) -> str:
     return f"{SIGNATURE_VERSION}:{run_id}:{result}"
+
+
+def _delegate_message(run_id: str, delegate: str) -> str:
+    return f"{SIGNATURE_VERSION}d:{run_id}:{delegate}"

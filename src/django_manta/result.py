@@ -178,7 +178,7 @@ class TaskResult(GenericTaskResult[P, R]):  # type: ignore[misc]  # Django's is 
         """
         database = _database_of(self.backend)
         ledger = _ledger(database)
-        moved = ledger.cancel([UUID(self.id), *(_downstream(ledger, self.id) if cascade else ())], reason)
+        moved = ledger.cancel([UUID(self.id)], reason, cascade=cascade)
         self.refresh()
         spread_the_word(database, _cluster_of(self.backend), moved, [self])
         return self.state
@@ -241,10 +241,6 @@ def _cluster_of(backend: str) -> str:
     return config.cluster if config is not None else "default"
 
 
-def _downstream(ledger: Ledger, run_id: str) -> list[UUID]:
-    return graph.downstream(ledger, UUID(run_id))
-
-
 def _ledger(using: str) -> Ledger:
     return Ledger(DjangoSession(using))
 
@@ -295,9 +291,14 @@ def states_of(results: "Sequence[TaskResult]") -> list[State]:
     by_database: dict[str, list[UUID]] = {}
     for result in results:
         by_database.setdefault(_database_of(result.backend), []).append(UUID(result.id))
-    return [
-        record.state for database, ids in by_database.items() for record in _ledger(database).fetch(ids, history=False)
-    ]
+    from django_manta.models import Run
+
+    states: list[State] = []
+    for database, ids in by_database.items():
+        # Not the whole rows: their arguments and results may be large.
+        found = dict(Run.objects.using(database).filter(pk__in=set(ids)).values_list("pk", "state"))
+        states += [State(found[run_id]) for run_id in ids if run_id in found]
+    return states
 
 
 def cancel_all(results: "Sequence[TaskResult]", reason: str = "") -> None:
@@ -371,13 +372,14 @@ def from_record(run: RunRecord, values: Mapping[str, Value] = MappingProxyType({
 
 def value_from(run_id: str, values: Mapping[str, Value]) -> Any:
     """The value of a run, by way of those that it delegated to."""
-    value = values[run_id]
-    if value.delegate is None:
+
+    def read(each: str) -> Any:
+        value = values[UUID(each).hex]
+        if value.delegate is not None:
+            return payload.Pointer(payload.decode(value.delegate))
         return None if value.result is None else payload.decode(value.result)
-    delegate = payload.decode(value.delegate)
-    if isinstance(delegate, str):
-        return value_from(UUID(delegate).hex, values)
-    return [value_from(UUID(each).hex, values) for each in delegate]
+
+    return payload.unfold(run_id, read)
 
 
 def _arguments(text: str) -> tuple[list[Any], dict[str, Any]]:

@@ -20,6 +20,9 @@ DEBOUNCE_SECONDS = 0.02
 #: What is rung when executions are to be cancelled; other words are names of queues.
 CANCEL = "manta:cancel"
 
+#: Something may have become ready, and nobody can say in which queue.
+UNKNOWN = "?"
+
 _last: dict[tuple[str, str, str], float] = {}
 _lock = threading.Lock()
 

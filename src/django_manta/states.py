@@ -95,7 +95,18 @@ ENDS = GOOD_ENDS | BAD_ENDS
 
 #: Which state may follow which. Everything else is a bug that ``fsck`` or a test must find.
 MOVES: dict[State, frozenset[State]] = {
-    State.HELD: frozenset({State.SCHEDULED, State.WAITING, State.READY, State.CANCELLED, State.EXPIRED}),
+    State.HELD: frozenset(
+        {
+            State.SCHEDULED,
+            State.WAITING,
+            State.READY,
+            State.CANCELLED,
+            State.EXPIRED,
+            # A promise is settled though it is held; and a circle is refused.
+            State.SUCCESSFUL,
+            State.FAILED,
+        }
+    ),
     State.SCHEDULED: frozenset({State.READY, State.WAITING, State.HELD, State.CANCELLED, State.EXPIRED}),
     State.WAITING: frozenset(
         {
@@ -125,7 +136,9 @@ MOVES: dict[State, frozenset[State]] = {
     ),
     State.CANCELLING: frozenset({State.SUCCESSFUL, State.CANCELLED}),
     State.SUCCESSFUL: frozenset(),
-    **{end: frozenset({State.READY, State.WAITING}) for end in BAD_ENDS},
+    # What delegated ends as its delegates do, also if they were reopened and ended anew before it was told.
+    **{end: frozenset({State.READY, State.WAITING, *ENDS} - {end}) for end in BAD_ENDS},
+    State.UPSTREAM_FAILED: frozenset({State.READY, State.WAITING, State.SCHEDULED, *ENDS} - {State.UPSTREAM_FAILED}),
 }
 
 #: Where a settled attempt may leave its run, provided nobody asked to cancel it.

@@ -3,7 +3,7 @@
 from datetime import timedelta
 from typing import Any
 
-from django_manta import Later, task
+from django_manta import Later, TaskContext, task
 from tests.app import tasks
 
 
@@ -45,3 +45,16 @@ def fail_for_ten_minutes() -> None:
 
 @task(timeout=60)
 def take_a_minute() -> None: ...
+
+
+@task(takes_context=True)
+def call_three_times(context: TaskContext) -> Any:
+    return Later(message="not yet") if context.attempt < 3 else "at last"
+
+
+@task(takes_context=True)
+def wait_for_a_sum(context: TaskContext) -> Any:
+    """Asks for a sum when it is called first, and gives it back when it is called again."""
+    if not context.upstream:
+        return Later(after=[tasks.add.enqueue(1, 2)])
+    return context.upstream[0].return_value

@@ -268,7 +268,7 @@ def test_when_and_many(ledger: Ledger, worker: str) -> None:
     result = flows.note.using(after=[group], when="any_finished").enqueue()
     arm(ledger)
     told = why(result)
-    assert told.sentence.startswith("It waits for 30 of 30 runs (when=any_finished): tests.app.tasks.add ")
+    assert told.sentence.startswith("It waits for any of 30 runs more (when=any_finished): tests.app.tasks.add ")
     assert told.sentence.endswith("; 27 more.")
     assert len(told.runs) == 20
 

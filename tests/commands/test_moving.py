@@ -202,7 +202,7 @@ def test_many_are_moved_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     enqueue(25)
     with CaptureQueriesContext(connection) as asked:
         done = manta("hold", "--all")
-    moves = [query for query in asked if "UPDATE" in query["sql"]]
+    moves = [query for query in asked if "state = 'HELD'" in query["sql"]]
     assert len(moves) == 3
     assert done.out == "Held 25 runs: 25 HELD.\n"
     assert done.err.splitlines() == [f"Held {count} runs so far …" for count in (10, 20, 25)]
@@ -216,9 +216,9 @@ def test_what_is_enqueued_meanwhile_is_not_meant(monkeypatch: pytest.MonkeyPatch
     enqueue(10)
     hold = Ledger.hold
 
-    def hold_while_others_enqueue(self: Ledger, *args: Any) -> Any:
+    def hold_while_others_enqueue(self: Ledger, *args: Any, **kwargs: Any) -> Any:
         enqueue(5)
-        return hold(self, *args)
+        return hold(self, *args, **kwargs)
 
     monkeypatch.setattr(Ledger, "hold", hold_while_others_enqueue)
     assert manta_json("hold", "--all")["moved"] == {"HELD": 10}

@@ -6,9 +6,9 @@ from uuid import UUID
 
 import pytest
 
-from django_manta.ledger import Ledger, fsck
+from django_manta.ledger import Ledger, fsck, graph
 from django_manta.ledger.session import statement
-from django_manta.states import Outcome, State, When
+from django_manta.states import Outcome, Role, State, When
 from tests.ledger.given import (
     ASKED,
     HOUR,
@@ -57,6 +57,13 @@ def orphaned(ledger: Ledger) -> UUID:
 def edge_without_run(ledger: Ledger) -> UUID:
     run_id = dependent(ledger, *enqueue(ledger))
     sql(ledger, "DELETE FROM manta_run WHERE id = %s", [run_id.hex])
+    return run_id
+
+
+def waiting_for_nothing(ledger: Ledger) -> UUID:
+    precondition = run_in_state(ledger, State.HELD)
+    run_id = dependent(ledger, precondition)
+    sql(ledger, "DELETE FROM manta_run WHERE id = %s", [precondition.hex])
     return run_id
 
 
@@ -121,6 +128,7 @@ BREAKS: dict[str, list[Callable[[Ledger], UUID]]] = {
     "edge-without-run": [edge_without_run],
     "waiting-without-gate": [lambda ledger: run_in_state(ledger, State.WAITING)],
     "untold-without-herald": [untold_without_herald],
+    "waiting-for-nothing": [waiting_for_nothing],
     "gate-miscounted": [
         lambda ledger: gate_miscounted(ledger, "pending_after = 3"),
         lambda ledger: gate_miscounted(ledger, "met_after = 1, pending_after = 1"),
@@ -215,6 +223,59 @@ def test_counting_anew_leads_runs_where_their_gates_say(ledger: Ledger) -> None:
     fsck.repair(ledger)
     states = [state_of(ledger, run_id) for run_id in (let_go, forbidden, waiting, lone)]
     assert states == [State.READY, State.UPSTREAM_FAILED, State.WAITING, State.READY]
+
+
+COUNTERS = ["pending_values", "bad_values", "pending_after", "met_after", "bad_after", "consumed"]
+
+
+def waiting_for_many(ledger: Ledger, when: When) -> UUID:
+    """A run that needs a value still to come, and waits for good, unfinished and, if it may, bad ones."""
+    after = [run_in_state(ledger, State.SUCCESSFUL), run_in_state(ledger, State.HELD)]
+    if when is not When.ALL_SUCCESSFUL:
+        after.append(run_in_state(ledger, State.CANCELLED))
+    [run_id] = enqueue(ledger, waits=True)
+    edges = [graph.Edge(run_id, each, Role.AFTER) for each in after]
+    edges.append(graph.Edge(run_id, run_in_state(ledger, State.HELD), Role.VALUE))
+    graph.add(ledger, [graph.NewGate(run_id, when)], edges)
+    graph.arm(ledger, [run_id])
+    assert state_of(ledger, run_id) is State.WAITING
+    assert fsck.check(ledger) == []
+    return run_id
+
+
+def counted(ledger: Ledger, run_id: UUID) -> list[tuple[object, ...]]:
+    gate = sql(ledger, f"SELECT armed, {', '.join(COUNTERS)} FROM manta_gate WHERE run_id = %s", [run_id.hex])
+    edges = "SELECT on_id, role, told, met, called FROM manta_dependency WHERE run_id = %s ORDER BY id"
+    return gate + sql(ledger, edges, [run_id.hex])
+
+
+@pytest.mark.parametrize("when", When)
+@pytest.mark.parametrize("counter", COUNTERS)
+@pytest.mark.parametrize("change", [1, -1])
+def test_a_counter_changed_by_hand_is_found_and_put_right(
+    ledger: Ledger, when: When, counter: str, change: int
+) -> None:
+    run_id = waiting_for_many(ledger, when)
+    right = counted(ledger, run_id)
+    sql(ledger, f"UPDATE manta_gate SET {counter} = {counter} + %s WHERE run_id = %s", [change, run_id.hex])
+    assert "gate-miscounted" in {finding.check for finding in fsck.check(ledger) if finding.run_id == run_id}
+    assert all(finding.repaired for finding in fsck.repair(ledger))
+    assert fsck.check(ledger) == []
+    assert counted(ledger, run_id) == right
+    assert state_of(ledger, run_id) is State.WAITING
+
+
+@pytest.mark.parametrize("when", When)
+@pytest.mark.parametrize("flag", ["told", "met"])
+def test_an_edge_changed_by_hand_is_found_and_put_right(ledger: Ledger, when: When, flag: str) -> None:
+    run_id = waiting_for_many(ledger, when)
+    right = counted(ledger, run_id)
+    sql(ledger, f"UPDATE manta_dependency SET {flag} = NOT {flag} WHERE run_id = %s", [run_id.hex])
+    found = {finding.check for finding in fsck.check(ledger) if finding.run_id == run_id}
+    assert {"gate-miscounted", "untold-without-herald"} <= found
+    assert all(finding.repaired for finding in fsck.repair(ledger))
+    assert fsck.check(ledger) == []
+    assert counted(ledger, run_id) == right
 
 
 def test_a_repair_does_not_forget_a_cancel(ledger: Ledger) -> None:

@@ -160,6 +160,24 @@ def test_the_token_of_another_run_opens_nothing(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize("right_one_first", [True, False])
+def test_a_crossed_token_makes_no_other_run_wait(ledger: Ledger, right_one_first: bool) -> None:
+    first, second = claimed(ledger, 2)
+    [unfinished] = enqueue(ledger)
+    crossed = Settlement(
+        run_id=first.id,
+        token=second.token,
+        outcome=Outcome.DEFERRED,
+        next_state=State.WAITING,
+        after=(unfinished,),
+    )
+    batch = [settlement(second), crossed]
+    batch.append(settlement(first, Outcome.DEFERRED, State.WAITING, after=(unfinished,)))
+    settled = ledger.settle(batch if right_one_first else [*reversed(batch)])
+    assert settled.moved == {first.token: State.WAITING, second.token: State.SUCCESSFUL}
+    assert sql(ledger, "SELECT count(*), max(laters) FROM manta_gate") == [(1, 1)]
+
+
+@pytest.mark.parametrize("right_one_first", [True, False])
 def test_a_crossed_token_does_not_displace_the_right_one(ledger: Ledger, right_one_first: bool) -> None:
     first, second = claimed(ledger, 2)
     crossed = Settlement(

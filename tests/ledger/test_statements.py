@@ -177,7 +177,8 @@ def test_a_verb_is_one_statement_for_any_number_of_runs(ledger: Ledger, verb: st
     ids = enqueue(ledger, 50)
     with statements(ledger) as said:
         getattr(ledger, verb)(ids)
-    assert len(said) == 1
+    # SQLite changes one table a statement.
+    assert len(said) == (2 if verb == "hold" and ledger.dialect.name == "sqlite" else 1)
 
 
 # -- results -------------------------------------------------------------------------------------

@@ -55,6 +55,7 @@ def claim() -> Claimed:
         refused_for=timedelta(seconds=3.5),
         suspect=True,
         references="[]",
+        workflow=new_run_id().hex,
         history=(attempt,),
         values=MappingProxyType({"a": Value("1", "s", None)}),
         laters=4,

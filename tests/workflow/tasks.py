@@ -95,3 +95,9 @@ def later_twice(context: TaskContext, others: bool = False) -> Any:
     if context.attempt < 3:
         return Later(after=[same.enqueue(1)] if others else (), message="not yet")
     return context.attempt
+
+
+@task
+def add_up(first: int, last: int, label: str) -> int:
+    rows = Ledgerline.objects.filter(pk__range=(first, last), label=label)
+    return sum(rows.values_list("amount", flat=True))

@@ -78,10 +78,11 @@ def test_what_is_refused_in_arguments_is_refused_beside_a_result_too() -> None:
 
 
 def test_a_value_argument_requires_success_whatever_when_says() -> None:
-    result = same.using(after=[same.enqueue()], when="any_finished").enqueue(fail.enqueue())
+    failed = fail.enqueue()
+    result = same.using(after=[same.enqueue()], when="any_finished").enqueue(failed)
     run_all()
     assert state(result) is State.UPSTREAM_FAILED
-    assert result.reason == "A run that it waits for ended badly."
+    assert result.reason == f"Run {failed.id}, which it waits for, ended FAILED."
     assert result.errors[-1].exception_class_path == "django_manta.exceptions.UpstreamFailed"
 
 

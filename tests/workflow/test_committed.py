@@ -1,7 +1,5 @@
 """What only others can see: doorbells, locks, real workers, and many at a time."""
 
-import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from uuid import UUID
@@ -9,7 +7,7 @@ from uuid import UUID
 import pytest
 from django.db import connection, transaction
 
-from django_manta import State, gather, promise, reject, resolve, ringing
+from django_manta import State, promise, reject, resolve, ringing
 from django_manta.ledger import Ledger, fsck, graph, own_session
 from django_manta.models import Gate, Herald, Run
 from django_manta.states import Outcome
@@ -68,6 +66,18 @@ def test_the_doorbell_rings_exactly_when_a_run_becomes_ready(rings: list[str]) -
 
 
 @pytest.mark.postgres
+def test_the_doorbell_rings_again_when_very_many_were_locked_to_be_counted(rings: list[str]) -> None:
+    """A worker that looked meanwhile passed them over, and would not look again for a second."""
+    few, many = same.map(range(3)), same.map(range(101))
+    rings.clear()
+    same.enqueue(few)
+    assert rings == []
+    same.enqueue(many)
+    assert rings == [ringing.UNKNOWN]
+    run_all()
+
+
+@pytest.mark.postgres
 def test_a_doorbell_in_a_transaction_rings_when_it_commits(rings: list[str]) -> None:
     open_ = promise("open")
     same.enqueue(open_)
@@ -84,16 +94,20 @@ def test_a_doorbell_in_a_transaction_rings_when_it_commits(rings: list[str]) -> 
 def test_a_caller_that_keeps_its_transaction_open_delays_no_settle_and_no_claim() -> None:
     ledger = Ledger()
     [claim] = claimed(ledger)
-    same.enqueue("ready")
+    waiting = same.enqueue("ready")
     with closing(own_session()) as session:
         other = Ledger(session)
+        # All of it happens before the caller commits, however long that takes. (A settlement passes over a row
+        # that somebody holds, and so does a claim: neither would have found anything.)
         with transaction.atomic():
-            result = same.using(after=[claim.id]).enqueue()
-            begun = time.monotonic()
+            result = same.using(after=[claim.id, waiting.id]).enqueue()
+            sql(other, "SELECT 1 FROM manta_run WHERE id = %s FOR UPDATE NOWAIT", [claim.id.hex])
             assert other.settle([settlement(claim)]).moved == {claim.token: State.SUCCESSFUL}
             [again] = other.claim("worker", ["default"], 5)
-            assert other.settle([settlement(again)]).moved
-            assert time.monotonic() - begun < 1
+            assert str(again.id) == waiting.id
+            assert other.settle([settlement(again)]).moved == {again.token: State.SUCCESSFUL}
+            assert state(result) is State.WAITING
+    assert state(result) is State.READY
     run_all()
     assert state(result) is State.SUCCESSFUL
 
@@ -109,16 +123,35 @@ def test_a_transaction_that_never_commits_leaves_no_trace() -> None:
     assert (Run.objects.count(), Gate.objects.count()) == (1, 0)
 
 
-def test_depending_on_what_is_running_returns_at_once() -> None:
+def test_depending_on_what_is_running_is_counted_at_once() -> None:
     ledger = Ledger()
     [claim] = claimed(ledger)
-    same.using(after=[claim.id]).enqueue()
-    begun = time.monotonic()
     result = same.using(after=[claim.id]).enqueue()
-    assert time.monotonic() - begun < 0.25
+    assert Gate.objects.get(run=result.id).armed
     assert state(result) is State.WAITING
     ledger.settle([settlement(claim)])
     assert state(result) is State.READY
+
+
+@pytest.mark.postgres
+def test_depending_on_what_somebody_holds_waits_for_nobody() -> None:
+    """Whoever enqueues goes on, and the caretaker counts when the row is free again."""
+    ledger = Ledger()
+    [claim] = claimed(ledger)
+    with closing(own_session()) as session:
+        holder = Ledger(session)
+        # In this thread: an enqueue that waited for the row would wait for ever.
+        with session.transaction():
+            sql(holder, "SELECT 1 FROM manta_run WHERE id = %s FOR UPDATE", [claim.id.hex])
+            result = same.using(after=[claim.id]).enqueue()
+            assert not Gate.objects.get(run=result.id).armed
+            # For that one transaction only.
+            assert connection.cursor().execute("SHOW lock_timeout").fetchone() == ("0",)
+        assert holder.settle([settlement(claim)]).moved
+        assert state(result) is State.WAITING
+        assert graph.arm_leftovers(holder).seen == 1
+    assert state(result) is State.READY
+    run_all()
 
 
 @pytest.mark.postgres
@@ -144,72 +177,6 @@ def test_fsck_waits_for_nobody() -> None:
         assert fsck.check(Ledger(session)) == []
 
 
-# -- many at a time --------------------------------------------------------------------------------------
-
-
-def test_edges_added_while_preconditions_end_lose_no_wake_up() -> None:
-    """Writers add edges to runs that workers are finishing, each on a connection of its own."""
-    firsts = same.map(range(60))
-    results: list[str] = []
-    errors: list[BaseException] = []
-    written = threading.Event()
-
-    def write(offset: int) -> None:
-        try:
-            for number in range(offset, 60, 3):
-                on = gather(firsts[number], firsts[(number * 7) % 60])
-                when = ["all_successful", "any_finished", "all_finished"][number % 3]
-                results.append(same.using(after=on, when=when).enqueue(number).id)
-        except BaseException as error:
-            errors.append(error)
-        finally:
-            connection.close()
-
-    def work(name: str) -> None:
-        with closing(own_session()) as session:
-            ledger = Ledger(session)
-            try:
-                while True:
-                    last = written.is_set()
-                    claims = ledger.claim(name, ["default"], 3)
-                    if claims:
-                        finish(ledger, claims)
-                    elif last:
-                        return
-                    else:
-                        time.sleep(0.005)
-            except BaseException as error:
-                errors.append(error)
-            finally:
-                connection.close()
-
-    def finish(ledger: Ledger, claims: list[object]) -> None:
-        waiting = [settlement(claim) for claim in claims]  # type: ignore[arg-type]
-        while waiting:
-            settled = ledger.settle(waiting)
-            waiting = [each for each in waiting if each.token in settled.busy]
-            time.sleep(0.005 if waiting else 0)
-
-    writers = [threading.Thread(target=write, args=[offset]) for offset in range(3)]
-    workers = [threading.Thread(target=work, args=[f"worker-{number}"]) for number in range(2)]
-    for thread in [*workers, *writers]:
-        thread.start()
-    for thread in writers:
-        thread.join(60)
-    written.set()
-    for thread in workers:
-        thread.join(60)
-    assert errors == []
-    # Whoever was in somebody's way left the rest to the caretaker.
-    ledger = Ledger()
-    while graph.tell_leftovers(ledger).seen or graph.arm_leftovers(ledger).seen:
-        pass
-    assert not Run.objects.filter(state=State.WAITING).exists()
-    assert len(results) == 60
-    run_all()
-    assert not Run.objects.exclude(state=State.SUCCESSFUL).exists()
-
-
 # -- real workers ----------------------------------------------------------------------------------------
 
 
@@ -231,7 +198,9 @@ def test_a_worker_does_it_all(start_worker: Start) -> None:  # noqa: F811
     assert state(strict) is State.UPSTREAM_FAILED
     assert lenient.return_value == [["fail", "FAILED"], ["merge_sort", "SUCCESSFUL"]]
     later.refresh()
-    assert [each.outcome for each in later.history] == [Outcome.DEFERRED, Outcome.DEFERRED, Outcome.SUCCESSFUL]
+    # On a busy machine some may have been given to one child, taken back unstarted, and given to another.
+    started = [each.outcome for each in later.history if each.outcome is not Outcome.RETURNED]
+    assert started == [Outcome.DEFERRED, Outcome.DEFERRED, Outcome.SUCCESSFUL]
     waited = joined.started_at - max(each.refresh() or each.finished_at for each in (sort, down, wide, later))
     assert waited.total_seconds() < 3
 

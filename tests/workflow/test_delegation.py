@@ -1,6 +1,7 @@
 """A task that returns a result is WAITING for it, holds no worker, and ends as it does."""
 
 from datetime import timedelta
+from json import dumps
 from typing import Any
 from uuid import UUID
 
@@ -8,7 +9,7 @@ import pytest
 from django.tasks.signals import task_finished
 
 from django_manta import Group, Later, State, TaskResult, gather
-from django_manta.ledger import Ledger
+from django_manta.ledger import Ledger, Settled
 from django_manta.models import Run
 from django_manta.states import BAD_ENDS, Outcome
 from django_manta.testing import TooManyRuns, run_all
@@ -136,7 +137,7 @@ def test_the_childs_bad_end_is_its_end_and_retrying_the_child_revives_it() -> No
     after_it = same.enqueue(result)
     run_all()
     assert states(result, after_it) == [State.FAILED, State.UPSTREAM_FAILED]
-    assert result.reason == "What it delegated to ended FAILED."
+    assert result.reason.endswith(", which it delegated to, ended FAILED.")
     assert result.errors[-1].exception_class_path == "django_manta.exceptions.UpstreamFailed"
     BROKEN.clear()
     [child] = children_of(result)
@@ -253,6 +254,17 @@ def test_what_is_cancelled_while_it_runs_takes_what_it_delegates_to_along(script
     assert states(result, made[0]) == [State.CANCELLED] * 2
     assert result.reason == "Too late."
     assert made[0].reason == "What had delegated to it was cancelled."
+
+
+def test_who_dies_after_settling_a_cancelled_run_leaves_no_child_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = Ledger()
+    result, child = same.enqueue(1), same.using(queue_name="slow").enqueue(2)
+    [claim] = ledger.claim("worker", ["default"], 1)
+    ledger.cancel([claim.id])
+    monkeypatch.setattr(Ledger, "_spread", lambda self, done: Settled(done.moved))
+    delegated = settlement(claim, outcome=Outcome.DELEGATED, next_state=State.WAITING, delegate=dumps(child.id))
+    ledger.settle([delegated])
+    assert states(result, child) == [State.CANCELLED] * 2
 
 
 def test_what_is_cancelled_while_it_runs_is_not_called_again(script: Script) -> None:

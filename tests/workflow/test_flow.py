@@ -1,15 +1,18 @@
 """workflow(): a name for a graph, whose enqueues are atomic."""
 
+from datetime import timedelta
 from uuid import UUID
 
 import pytest
 from django.db import transaction
+from django.utils import timezone
 
 from django_manta import State, TaskResult, WorkflowExists, workflow
+from django_manta.ledger import Ledger
 from django_manta.models import Run, Workflow
 from django_manta.testing import run_all
-from tests.workflow.conftest import states
-from tests.workflow.tasks import same, total
+from tests.workflow.conftest import Script, states
+from tests.workflow.tasks import merge_sort, same, scripted, total
 
 
 def test_the_runs_enqueued_inside_belong_to_it() -> None:
@@ -94,3 +97,42 @@ def test_the_same_one_can_be_entered_again() -> None:
 def test_a_workflow_needs_a_name() -> None:
     with pytest.raises(ValueError, match="needs a name"):
         workflow("")
+
+
+def test_what_its_tasks_enqueue_belongs_to_it(script: Script) -> None:
+    plain = scripted.enqueue(script(lambda: same.enqueue("elsewhere")))
+    with workflow("import") as flow:
+        first = scripted.enqueue(script(lambda: merge_sort.enqueue([3, 1, 2])))
+    with workflow("other") as other:
+        again = scripted.enqueue(script(lambda: _inside("nested")))
+    run_all()
+    assert states(plain, first, again) == [State.SUCCESSFUL] * 3
+    assert (first.return_value, again.return_value) == ([1, 2, 3], 1)
+    assert flow.runs.count() == 1 + 5 + 2
+    assert other.runs.count() == 1
+    assert Run.objects.filter(workflow__name="nested").count() == 1
+    assert Run.objects.filter(workflow=None).count() == 2
+
+
+def _inside(name: str) -> TaskResult:
+    with workflow(name):
+        return same.enqueue(1)
+
+
+def test_its_key_is_free_when_none_of_its_runs_is_kept() -> None:
+    with workflow("import", unique_key="monday") as flow:
+        same.enqueue(1)
+    with workflow("import", unique_key="tuesday"):
+        pass
+    run_all()
+    Workflow.objects.update(created_at=timezone.now() - timedelta(hours=2))
+    with workflow("import", unique_key="wednesday"):
+        pass
+    ledger = Ledger()
+    assert ledger.forget_workflows() == 1
+    assert ledger.prune(State.SUCCESSFUL, timedelta(hours=-1)).deleted == 1
+    assert ledger.forget_workflows() == 1
+    assert not Workflow.objects.filter(id=flow.id).exists()
+    assert list(Workflow.objects.values_list("unique_key", flat=True)) == ["wednesday"]
+    with workflow("import", unique_key="monday"):
+        same.enqueue(1)

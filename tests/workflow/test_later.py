@@ -2,16 +2,19 @@
 
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from django_manta import Later, State, TaskResult, promise, resolve
+from django_manta.ledger import Ledger, graph
 from django_manta.models import Dependency, Run
 from django_manta.states import Outcome
 from django_manta.testing import TooManyRuns, run_all
 from tests.app.models import Ledgerline
+from tests.ledger.given import settlement
 from tests.workflow.conftest import Script, state, states
 from tests.workflow.tasks import BROKEN, fragile, raising, same, scripted, scripted_atomically
 
@@ -311,6 +314,18 @@ def test_a_raise_through_a_block_of_the_tasks_own_takes_back_that_block_only(scr
     assert (state(result), lines(name)) == (State.SCHEDULED, 1)
 
 
+def test_a_raise_that_undoes_what_it_asks_to_wait_for_says_so(script: Script) -> None:
+    def step() -> None:
+        raise Later(after=[same.enqueue(1)])
+
+    result = scripted_atomically.enqueue(script(step))
+    dependent = same.enqueue(result)
+    run_all()
+    assert states(result, dependent) == [State.FAILED, State.UPSTREAM_FAILED]
+    assert "Return the Later instead" in result.reason
+    assert result.errors[-1].exception_class_path == "builtins.ValueError"
+
+
 def test_an_integrity_error_inside_still_records_the_attempt(script: Script) -> None:
     def step() -> None:
         line = Ledgerline.objects.create(label=name, amount=1)
@@ -383,3 +398,28 @@ def test_waiting_for_what_no_longer_waits_is_no_circle(script: Script) -> None:
     assert states(made["first"], made["any"]) == [State.WAITING, State.READY]
     run_all()
     assert states(*made.values()) == [State.SUCCESSFUL] * 2
+
+
+def test_waiting_for_what_has_not_been_told_that_it_may_go_on_is_no_circle(
+    script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: dict[str, TaskResult] = {}
+    made["first"] = scripted.using(priority=-1).enqueue(script(lambda: Later(after=[made["any"]]), lambda: "done"))
+    opens = promise()
+    made["any"] = same.using(after=[made["first"], opens], when="any_successful", queue_name="slow").enqueue()
+    run_all(queues=["nobody"])
+    # Whoever kept the promise died before it could tell.
+    monkeypatch.setattr(graph, "tell", lambda *args, **kwargs: graph.Passed())
+    resolve(opens.id)
+    assert state(made["any"]) is State.WAITING
+    monkeypatch.undo()
+    ledger = Ledger()
+    [claim] = ledger.claim("worker", ["default"], 1)
+    later = settlement(
+        claim, outcome=Outcome.DEFERRED, next_state=State.WAITING, after=(UUID(made["any"].id),), at_once=False
+    )
+    assert ledger.settle([later]).moved
+    run_all(queues=["nobody"])
+    assert states(made["first"], made["any"]) == [State.WAITING, State.READY]
+    run_all()
+    assert state(made["any"]) is State.SUCCESSFUL

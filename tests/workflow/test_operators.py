@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 import pytest
-from django.db import transaction
+from django.db import connection, transaction
 from django.utils import timezone
 
 from django_manta import State, TaskResult, promise, resolve
@@ -12,6 +12,7 @@ from django_manta.ledger import Ledger, graph
 from django_manta.models import Gate, Run
 from django_manta.states import BAD_ENDS
 from django_manta.testing import run_all
+from tests.commands.conftest import manta_json
 from tests.ledger.given import claimed, settlement
 from tests.workflow.conftest import state, states
 from tests.workflow.tasks import BROKEN, enqueue_inside, fragile, same
@@ -140,6 +141,31 @@ def test_what_waits_in_a_transaction_is_counted_by_run_all() -> None:
         result = same.enqueue(first)
         run_all()
         assert states(first, result) == [State.SUCCESSFUL] * 2
+
+
+def test_retrying_what_fails_again_at_once_says_that_nothing_moved() -> None:
+    first = same.enqueue(1)
+    result = same.enqueue(first)
+    run_all(queues=["nobody"])
+    first.cancel()
+    run_all(queues=["nobody"])
+    assert states(first, result) == [State.CANCELLED, State.UPSTREAM_FAILED]
+    assert manta_json("retry", result.id, "--dry-run")["moved"] == {"WAITING": 1}
+    told = manta_json("retry", result.id)
+    if not connection.in_atomic_block:
+        assert (told["moved"], told["left"]) == ({}, {"UPSTREAM_FAILED": 1})
+        assert state(result) is State.UPSTREAM_FAILED
+    run_all()
+    assert states(first, result) == [State.CANCELLED, State.UPSTREAM_FAILED]
+    assert manta_json("retry", first.id, "--dry-run")["moved"] == {"READY": 1}
+
+
+def test_a_dry_release_knows_who_waits() -> None:
+    first = same.enqueue(1)
+    result = same.using(after=[first], hold=True).enqueue()
+    assert manta_json("release", result.id, "--dry-run")["moved"] == {"WAITING": 1}
+    assert manta_json("release", result.id)["moved"] == {"WAITING": 1}
+    assert state(result) is State.WAITING
 
 
 def test_what_nobody_counted_is_counted_by_the_caretaker(monkeypatch: pytest.MonkeyPatch) -> None:

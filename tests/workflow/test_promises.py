@@ -107,9 +107,25 @@ def test_a_retried_promise_can_be_kept_after_all() -> None:
     assert approval.retry() is State.WAITING
     run_all()
     assert states(approval, result) == [State.WAITING] * 2
-    resolve(approval.id, "after all")
+    resolve("approval", "after all")
     run_all()
     assert state(result) is State.SUCCESSFUL
+
+
+def test_a_retried_promise_bears_its_name_again_unless_another_does() -> None:
+    first, second = promise("approval"), None
+    first.cancel()
+    second = promise("approval")
+    second.cancel()
+    assert set(Ledger().retry([UUID(first.id), UUID(second.id)]).values()) == {State.WAITING}
+    assert get_promise("approval").id == second.id
+    resolve("approval")
+    assert Ledger().retry([UUID(first.id)]) == {}
+    third = promise("approval")
+    first.cancel()
+    first.retry()
+    assert get_promise("approval").id == third.id
+    assert state(first) is State.WAITING
 
 
 def test_a_held_promise_can_be_released_and_is_never_executed() -> None:

@@ -2,7 +2,7 @@
 Cancel runs, by id or by filter.
 
 What has not started is CANCELLED at once; what is running is CANCELLING until nothing of it runs any
-more. What has ended stays as it is.
+more. What has ended stays as it is. What waits for them learns that they ended badly, or is cancelled, too (--cascade).
 """
 
 import argparse
@@ -21,6 +21,7 @@ MOVE = moving.Move(
     PENDING | {State.RUNNING},
     goal=frozenset({State.CANCELLED, State.CANCELLING}),
     takes_reason=True,
+    cascades=True,
 )
 
 

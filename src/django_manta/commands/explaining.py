@@ -11,14 +11,17 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from django_manta.backend import MantaBackend
-from django_manta.commands.looking import COUNTED, Answer, Cause, Look, passes_on
+from django_manta.commands.looking import COUNTED, STEPS, Answer, Cause, Look, passes_on
 from django_manta.commands.printing import duration, moment, runs, shortened
 from django_manta.exceptions import TaskNotFound
 from django_manta.execution.admission import resolve
 from django_manta.ledger import RunRecord, around
 from django_manta.ledger.around import Stance
-from django_manta.states import BAD_ENDS, ENDS, Outcome, Role, State
+from django_manta.states import BAD_ENDS, ENDS, Outcome, Role, State, When
 from django_manta.workflow.promise import TASK as PROMISE
+
+#: How many preconditions a run has, by role and state; None is the state of one that is gone.
+type Counted = dict[tuple[Role, State | None], int]
 
 #: Runs that are named in a sentence, and the length of what others wrote in one.
 NAMED, WORDS = 3, 300
@@ -67,7 +70,11 @@ def explain(backend: MantaBackend, run_id: UUID) -> Explanation | None:
     told = _told(look, run_id)
     if told is None or not told.runs:
         return told
-    root = _told(look, look.root_of(told.runs[0].id, failed=told.state in ENDS))
+    root_id = look.root_of(told.runs[0].id, failed=told.state in ENDS)
+    if root_id is None:
+        far = f"What is at the root of it is more than {STEPS} runs away: `manta graph {run_id}` shows some of the way."
+        return replace(told, also=(*told.also, far))
+    root = _told(look, root_id)
     # What is in the way of both is said once.
     also = told.also if root is None else tuple(words for words in told.also if root.sentence not in words)
     return replace(told, root=root, also=also)
@@ -99,8 +106,14 @@ def _told(look: Look, run_id: UUID) -> Explanation | None:
 def _held(look: Look, run: RunRecord, stance: Stance) -> Answer:
     why = f": {_quoted(run.reason)}" if run.reason and run.reason != "It is held." else "."
     sentence = f"A person keeps it back{why}" if run.reason else "It was enqueued with hold=True and is kept back."
+    if run.task == PROMISE:
+        given = _given(run, stance)
+        return Answer(Cause.HELD, sentence, f"It is a promise: `resolve({given}, value)` settles it all the same.")
     then: tuple[str, ...] = ()
-    if stance.gate is not None and (blamed := look.blamed(stance, failed=False)):
+    if stance.gate is not None and _forbids(stance.gate.mode, around.count_preconditions(look.ledger, run.id)):
+        blamed = look.blamed(stance, failed=True)
+        then = (f"Then it ends UPSTREAM_FAILED, because of {_listed(blamed, len(blamed))}.",)
+    elif stance.gate is not None and (blamed := look.blamed(stance, failed=False)):
         then = (f"Then it waits for {_listed(blamed, len(blamed))}.",)
     elif run.due_at is not None and run.due_at > look.now:
         then = (f"Then it is due at {moment(run.due_at)}.",)
@@ -159,6 +172,10 @@ def _waiting(look: Look, run: RunRecord, stance: Stance) -> Answer:
         return Answer(Cause.NOT_COUNTED, sentence, _caretaker(look), also)
     wanted = {key: number for key, number in counted.items() if (key[0] is Role.DELEGATE) == stance.delegates}
     open_ones = sum(number for (_, state), number in wanted.items() if state is not None and state not in ENDS)
+    gone = sum(number for (_, state), number in wanted.items() if state is None)
+    if not open_ones and gone:
+        sentence = f"It waits for {runs(gone)} that somebody removed by hand: nobody will ever tell it of their end."
+        return Answer(Cause.WAITS_FOR_NOTHING, sentence, "`manta fsck --repair` ends it, or lets it go on without.")
     if not open_ones:
         sentence = "All that it waits for has ended, and nobody has told it yet."
         return Answer(Cause.NOT_TOLD, sentence, _caretaker(look), also)
@@ -166,8 +183,7 @@ def _waiting(look: Look, run: RunRecord, stance: Stance) -> Answer:
     if stance.delegates:
         sentence = f"It has delegated to {_listed(blamed, open_ones)}."
         return Answer(Cause.DELEGATED, sentence, also=(), blamed=blamed)
-    mode = f" (when={stance.gate.mode.value})" if any(role is Role.AFTER for role, _ in wanted) else ""
-    sentence = f"It waits for {open_ones} of {runs(sum(wanted.values()))}{mode}: {_listed(blamed, open_ones)}."
+    sentence = f"It waits for {_wanted(stance.gate.mode, wanted)}: {_listed(blamed, open_ones)}."
     if stance.gate.laters:
         said = f", saying {_quoted(run.reason, end='')}" if run.reason else ""
         sentence = f"It asked to be called again ({_times(stance.gate.laters)} so far{said}). {sentence}"
@@ -176,8 +192,41 @@ def _waiting(look: Look, run: RunRecord, stance: Stance) -> Answer:
     return Answer(Cause.WAITS_FOR_RUNS, sentence, also=also, blamed=blamed)
 
 
+def _wanted(mode: When, counted: Counted) -> str:
+    """What a run still needs of those that it waits for."""
+    values, after = (
+        {state: number for (role, state), number in counted.items() if (role is Role.AFTER) == is_after}
+        for is_after in (False, True)
+    )
+    missing, open_after = (
+        sum(number for state, number in each.items() if state is None or state not in ENDS) for each in (values, after)
+    )
+    if not open_after:
+        return f"{missing} of {runs(sum(values.values()))}"
+    if mode in (When.ALL_SUCCESSFUL, When.ALL_FINISHED):
+        both = sum(values.values()) + sum(after.values())
+        return f"{missing + open_after} of {runs(both)} (when={mode.value})"
+    needed = f"the value of {runs(missing)} and " if missing else ""
+    return f"{needed}any of {runs(open_after)} more (when={mode.value})"
+
+
+def _forbids(mode: When, counted: Counted) -> bool:
+    """Whether a gate lets its run never pass, as its preconditions have ended."""
+    bad = {role for (role, state), number in counted.items() if state is None or state in BAD_ENDS}
+    if bad - {Role.AFTER}:
+        return True
+    after = [state for (role, state), number in counted.items() if role is Role.AFTER]
+    if mode is When.ALL_SUCCESSFUL:
+        return Role.AFTER in bad
+    return mode is When.ANY_SUCCESSFUL and bool(after) and all(state is None or state in BAD_ENDS for state in after)
+
+
+def _given(run: RunRecord, stance: Stance) -> str:
+    return repr(stance.promise if stance.promise is not None else str(run.id))
+
+
 def _promise(look: Look, run: RunRecord, stance: Stance) -> Answer:
-    given = repr(stance.promise if stance.promise is not None else str(run.id))
+    given = _given(run, stance)
     until = f" It expires at {moment(run.expires_at)}." if run.expires_at is not None else ""
     name = f" {stance.promise!r}" if stance.promise is not None else ""
     sentence = f"It is a promise{name} that nobody has settled for {look.ago(run.enqueued_at)}.{until}"
@@ -298,10 +347,11 @@ def _ended_for_another(look: Look, run: RunRecord, stance: Stance, ended: str) -
         return Answer(cause, f"{ended}: {_quoted(run.reason)}", f"`manta retry {run.id}` gives it another chance.")
     because = "what it delegated to ended so" if delegated else "what it needs ended badly"
     root = look.root_of(blamed[0].id, failed=True)
+    advice = "" if root is None else f"`manta retry {root}` gives that another chance, and this run with it."
     return Answer(
         cause,
         f"{ended} because {because}: {_listed(blamed, len(blamed))}.",
-        f"`manta retry {root}` gives that another chance, and this run with it.",
+        advice,
         blamed=blamed,
     )
 

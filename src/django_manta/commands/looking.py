@@ -16,7 +16,7 @@ from django_manta.ledger.around import Stance
 from django_manta.states import BAD_ENDS, ENDS, Role, State
 
 #: Runs that are counted, and that are named as those to blame; and how far to follow from one to the next.
-COUNTED, LISTED, STEPS = 10_000, 20, 100
+COUNTED, LISTED, STEPS = 10_000, 20, 2_000
 
 
 class Cause(StrEnum):
@@ -33,6 +33,7 @@ class Cause(StrEnum):
     DELEGATED = "delegated"
     WAITS_FOR_RUNS = "waits_for_runs"
     NOT_TOLD = "not_told"
+    WAITS_FOR_NOTHING = "waits_for_nothing"
     NO_GATE = "no_gate"
     PAUSED_QUEUE = "paused_queue"
     NO_WORKER = "no_worker"
@@ -86,10 +87,15 @@ class Look:
             counted[worker] = counted.get(worker, 0) + number
         return counted
 
-    def root_of(self, run_id: UUID, *, failed: bool) -> UUID:
-        """From a run that is waited for, or failed for another's sake, on to the one that is to blame itself."""
+    def root_of(self, run_id: UUID, *, failed: bool) -> UUID | None:
+        """
+        From a run that is waited for, or failed for another's sake, on to the one that is to blame itself. None if
+        that is too far away to be found.
+        """
         seen: set[UUID] = set()
-        while run_id not in seen and len(seen) < STEPS:
+        while run_id not in seen:
+            if len(seen) >= STEPS:
+                return None
             seen.add(run_id)
             stance = around.stances(self.ledger, [run_id]).get(run_id)
             if stance is None or not passes_on(stance):

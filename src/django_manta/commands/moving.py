@@ -20,15 +20,17 @@ from uuid import UUID
 
 from django.core.management.base import BaseCommand, CommandError
 from django.db import transaction
+from django.db.models import Exists, OuterRef
 
 from django_manta.backend import MantaBackend
 from django_manta.commands import choosing
 from django_manta.commands.printing import Printer, add_format, counts, runs
 from django_manta.execution import announce
 from django_manta.ledger import house
-from django_manta.models import Run, RunQuerySet
+from django_manta.models import Gate, Run, RunQuerySet
 from django_manta.ringing import CANCEL, ring_after_commit
 from django_manta.states import State
+from django_manta.workflow.promise import TASK as PROMISE
 
 #: Runs per statement.
 BATCH = 1_000
@@ -52,6 +54,8 @@ class Move:
     #: Moved by filters only if ``--state`` names it.
     only_if_named: frozenset[State] = frozenset()
     takes_reason: bool = False
+    #: What waits for the runs can be moved along.
+    cascades: bool = False
 
 
 class Chosen(NamedTuple):
@@ -62,6 +66,8 @@ class Chosen(NamedTuple):
     state: State
     task: str
     due_at: datetime | None
+    #: What it waits for lets it pass, or not.
+    gated: bool
 
 
 @dataclass(slots=True)
@@ -81,6 +87,10 @@ def add_arguments(parser: argparse.ArgumentParser, move: Move) -> None:
     parser.add_argument("--dry-run", action="store_true", help="Say what would be moved, and move nothing.")
     if move.takes_reason:
         parser.add_argument("--reason", default="", metavar="TEXT", help="Why: kept with the runs, for people.")
+    if move.cascades:
+        parser.add_argument(
+            "--cascade", action="store_true", help="Also everything that waits for them, directly or not."
+        )
     add_format(parser)
 
 
@@ -96,7 +106,10 @@ def handle(command: BaseCommand, options: dict[str, Any], move: Move) -> int:
     if options["dry_run"]:
         _pretend(batches, move, house.clock(backend.ledger), tally)
     else:
-        _move(backend, batches, move, options.get("reason", ""), tally, printer)
+        given: dict[str, Any] = {"reason": options["reason"]} if move.takes_reason else {}
+        if options.get("cascade"):
+            given["cascade"] = True
+        _move(backend, batches, move, given, tally, printer)
     _tell(printer, options, move, tally)
     stuck = [state for state in tally.left if state not in move.goal]
     return 1 if options["ids"] and (tally.missing or stuck) else 0
@@ -139,8 +152,9 @@ def _by_filter(backend: MantaBackend, options: dict[str, Any], move: Move) -> It
 
 
 def _read(matching: RunQuerySet) -> list[Chosen]:
-    rows = matching.values_list("pk", "queue", "state", "task", "due_at")
-    return [Chosen(pk, queue, State(state), task, due_at) for pk, queue, state, task, due_at in rows]
+    gate = Gate.objects.filter(run=OuterRef("pk"))
+    rows = matching.values_list("pk", "queue", "state", "task", "due_at", Exists(gate))
+    return [Chosen(pk, queue, State(state), *rest) for pk, queue, state, *rest in rows]
 
 
 # -- moving ----------------------------------------------------------------------------------------
@@ -150,17 +164,20 @@ def _move(
     backend: MantaBackend,
     batches: Iterable[list[Chosen]],
     move: Move,
-    reason: str,
+    given: dict[str, Any],
     tally: Tally,
     printer: Printer,
 ) -> None:
     told = time.monotonic()
-    given = [reason] if move.takes_reason else []
     for batch in batches:
-        reached: dict[UUID, State] = getattr(backend.ledger, move.verb)([run.id for run in batch], *given)
-        # Others may move for the sake of these; they are not what was asked for.
-        tally.moved.update(reached[run.id].value for run in batch if run.id in reached)
-        tally.left.update(run.state.value for run in batch if run.id not in reached)
+        reached: dict[UUID, State] = getattr(backend.ledger, move.verb)([run.id for run in batch], **given)
+        # Others may move for the sake of these; they are not what was asked for, unless it was.
+        # And what fails again at once, for the sake of what it waits for, has not moved.
+        moved = {run.id for run in batch if reached.get(run.id, run.state) is not run.state}
+        if given.get("cascade"):
+            moved |= reached.keys()
+        tally.moved.update(reached[run_id].value for run_id in moved)
+        tally.left.update(run.state.value for run in batch if run.id not in moved)
         ended = (State.CANCELLED, State.UPSTREAM_FAILED)
         _announce(backend, [run_id for run_id, state in reached.items() if state in ended])
         ring(backend.database, _words(batch, reached))
@@ -217,6 +234,8 @@ def _would_reach(verb: str, run: Chosen, now: datetime) -> State:
             return State.CANCELLING if run.state is State.RUNNING else State.CANCELLED
         case "hold":
             return State.HELD
+        case "release" | "retry" if run.gated or run.task == PROMISE:
+            return State.WAITING
         case "release" if run.due_at is not None and run.due_at > now:
             return State.SCHEDULED
     return State.READY

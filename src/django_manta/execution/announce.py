@@ -5,16 +5,20 @@ The executor has sent Django's ``task_finished`` for the ends it decided. Ends t
 decided (expired, lost, cancelled on the way) are told here, so that every run's end is told once.
 """
 
+import logging
 from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
+from django.db import DatabaseError
 from django.tasks.signals import task_finished
 
 from django_manta.ledger import Claimed, Ledger, Settleable
 from django_manta.result import TaskResult, results_of
 from django_manta.signals import attempt_finished, run_settled
 from django_manta.states import ENDS, State
+
+logger = logging.getLogger("django_manta")
 
 
 def settled(backend: Any, claim: Claimed, settlement: Settleable, state: State, ledger: Ledger | None = None) -> None:
@@ -45,8 +49,15 @@ def ended(backend: Any, run_ids: Iterable[UUID], ledger: Ledger | None = None) -
         run_settled.send_robust(sender=type(backend), run_id=result.id, state=result.state)
 
 
-def _finished(backend: Any, run_ids: Iterable[UUID], ledger: Ledger | None) -> list[TaskResult]:
-    results = results_of(ledger or backend.ledger, run_ids)
+def _finished(backend: Any, run_ids: list[UUID], ledger: Ledger | None) -> list[TaskResult]:
+    try:
+        results = results_of(ledger or backend.ledger, run_ids)
+    except DatabaseError:
+        raise
+    except Exception:
+        # A row that nobody can read must not keep the others from being settled.
+        logger.exception("Could not tell of the end of %s runs.", len(run_ids))
+        return []
     for result in results:
         task_finished.send_robust(sender=type(backend), task_result=result)
     return results

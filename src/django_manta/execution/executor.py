@@ -11,6 +11,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from django_manta.execution import announce, filling, middleware, policy, tendin
 from django_manta.execution.admission import Admitted, admit, refuse
 from django_manta.execution.desk import LedgerDesk
 from django_manta.execution.limits import Limit, TimeLimit
-from django_manta.ledger import Claimed, DjangoSession, Ledger, Settlement, graph
+from django_manta.ledger import Claimed, DjangoSession, Ledger, Settlement, graph, house
 from django_manta.result import TaskResult
 from django_manta.ringing import ring_after_commit
 from django_manta.states import ENDS, Outcome, State, status_of
@@ -110,7 +111,8 @@ def _execute(
         admitted = admit(claim)
     except (TaskNotFound, BadTaskSignature) as refusal:
         return Execution(refuse(claim, refusal, executor))
-    with Running(CurrentRun(admitted.run_id, claim.task, claim.attempts, claim.deadline, claim.token)):
+    current = CurrentRun(admitted.run_id, claim.task, claim.attempts, claim.deadline, claim.token, claim.workflow)
+    with Running(current):
         return _Run(admitted, executor, started, interruptible, output, callers, adoptable).execute()
 
 
@@ -129,6 +131,10 @@ def _failed(claim: Claimed, executor: str, started: float, error: BaseException)
         error_message=message,
         traceback=text.storable(_format(error), text.TRACEBACK_LIMIT),
     )
+
+
+class _TakenBack(Exception):
+    """The task returned, and failed all the same."""
 
 
 # -- the call ----------------------------------------------------------------------------------------
@@ -194,7 +200,7 @@ class _Run:
             return Execution(None)
         except Later as later:
             # Whatever it wrote inside an atomic block is gone with it; the rest is kept.
-            return self._finish(self._deferred(later))
+            return self._finish(self._rolled_back(later) or self._deferred(later))
         except BaseException as error:
             if self.interruptible and isinstance(error, KeyboardInterrupt):
                 raise
@@ -238,8 +244,13 @@ class _Run:
                 # First in line, so that a hook of the task's that raises finds the commit noted.
                 transaction.on_commit(note, using=database)
                 settlement = self._ended_with(self._call())
+                if settlement.next_state is State.FAILED:
+                    # It asked too often to be called again: what it wrote goes with its success.
+                    raise _TakenBack
                 self.committing = True
                 heralds = self._fence(settlement, database)
+        except _TakenBack:
+            return self._finish(settlement)
         except Exception:
             if not committed:
                 raise
@@ -293,8 +304,8 @@ class _Run:
             next_state=State.WAITING,
             duration=time.monotonic() - self.started,
             delegate=stored,
-            # As a result is signed: who reads it through the pointer can trust the pointer.
-            result_signature=self.backend.seal.sign_result(self.admitted.run_id, stored),
+            # Who reads its value through the pointer can trust the pointer.
+            result_signature=self.backend.seal.sign_delegate(self.admitted.run_id, stored),
             reason="It waits for what it delegated to.",
             executor=self.executor,
         )
@@ -306,7 +317,7 @@ class _Run:
             words = f"It asked to be called again more than {allowed} times: max_laters."
             return _failed(self.claim, self.executor, self.started, TooManyLaters(words))
         waits = later.after is not None
-        delay = later.delay
+        delay = self._delay(later)
         message = text.storable(later.message, text.MESSAGE_LIMIT)
         return Settlement(
             run_id=self.claim.id,
@@ -322,6 +333,26 @@ class _Run:
             error_message=message,
             executor=self.executor,
         )
+
+    def _delay(self, later: Later) -> float | None:
+        """Seconds until it is due. A date is meant by the database's clock, which decides everywhere."""
+        if not isinstance(later.until, datetime):
+            return later.delay_from(None)
+        return later.delay_from(house.clock(Ledger(DjangoSession(self.backend.database))))
+
+    def _rolled_back(self, later: Later) -> Settlement | None:
+        """The end of a run that would wait for runs which its own raise has undone."""
+        if not later.after:
+            return None
+        known = {run.id for run in Ledger(DjangoSession(self.backend.database)).fetch(later.after, history=False)}
+        gone = [str(run_id) for run_id in later.after if run_id not in known]
+        if not gone:
+            return None
+        words = (
+            f"It raised Later(after=…) with run {gone[0]}, which does not exist: what is enqueued in an atomic block "
+            "is undone when an exception leaves it. Return the Later instead."
+        )
+        return _failed(self.claim, self.executor, self.started, ValueError(words))
 
     def _success(self, value: Any) -> Settlement:
         kept = payload.normalize(value, "return value")

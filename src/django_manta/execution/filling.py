@@ -17,24 +17,23 @@ def fill_in(admitted: Admitted) -> None:
     values = claim.values or _fetch(admitted)
     seal = admitted.backend.seal
 
-    def value_of(run_id: str) -> Any:
-        key = UUID(run_id).hex
-        value = values.get(key)
+    def read(run_id: str) -> Any:
+        value = values.get(UUID(run_id).hex)
         if value is None:
             raise LookupError(f"Run {run_id}, whose value run {claim.id} was given, is not there or did not succeed.")
-        return _verified(seal, str(UUID(run_id)), value, value_of)
+        return _verified(seal, str(UUID(run_id)), value)
 
-    payload.fill_in(admitted.args, admitted.kwargs, claim.references, value_of)
+    payload.fill_in(admitted.args, admitted.kwargs, claim.references, lambda run_id: payload.unfold(run_id, read))
 
 
-def _verified(seal: payload.Seal, run_id: str, value: Value, value_of: Any) -> Any:
-    stored = value.result if value.delegate is None else value.delegate
-    if stored is None or not seal.result_is_genuine(value.signature, run_id, stored):
+def _verified(seal: payload.Seal, run_id: str, value: Value) -> Any:
+    if value.delegate is not None:
+        if not seal.delegate_is_genuine(value.signature, run_id, value.delegate):
+            raise BadTaskSignature(f"To whom run {run_id} delegated is not what its executor signed.")
+        return payload.Pointer(payload.decode(value.delegate))
+    if value.result is None or not seal.result_is_genuine(value.signature, run_id, value.result):
         raise BadTaskSignature(f"The value of run {run_id} is not the one that its executor signed.")
-    if value.delegate is None:
-        return payload.decode(stored)
-    delegate = payload.decode(stored)
-    return value_of(delegate) if isinstance(delegate, str) else [value_of(each) for each in delegate]
+    return payload.decode(value.result)
 
 
 def _fetch(admitted: Admitted) -> dict[str, Value]:

@@ -5,6 +5,7 @@ A method is a statement, or a constant number of them, whatever the size of its 
 database's clock decides everywhere; no method takes the time of the calling machine.
 """
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -59,8 +60,6 @@ class _Batch:
     moved: dict[int, State] = field(default_factory=dict)
     heralds: list[UUID] = field(default_factory=list)
     waiting: list[UUID] = field(default_factory=list)
-    #: What cancelled runs had delegated to.
-    unwanted: set[UUID] = field(default_factory=set)
 
 
 class Ledger:
@@ -163,34 +162,34 @@ class Ledger:
 
     def _settle(self, batch: list[Settleable], worker: str | None, recovering: bool, done: "_Batch") -> None:
         params = {"settlements": rows.settlement_rows(batch), "worker": worker, "recovering": recovering}
-        waits = {each.token: each for each in batch if each.outcome in WAITING_OUTCOMES}
+        # By execution: of two settlements with one token, only one can be of the run that it moved.
+        waits = {each.execution: each for each in batch if each.outcome in WAITING_OUTCOMES}
         with self.session.transaction() if waits else self.session.step():
             if self.dialect.name == "sqlite":
                 self.session.run("settle_attempts", params)
             found = self.session.rows("settle", params)
-            moved = {token: State(state) for token, state, _, _ in found}
+            moved = {(self.dialect.read_id(run_id), token): State(state) for token, state, _, run_id in found}
             heralds = [self.dialect.read_id(run_id) for _, _, is_herald, run_id in found if is_herald]
             if heralds and self.dialect.name == "sqlite":
                 self.session.run("add_heralds", {"ids": self._listed(heralds)})
-            waiting = [waits[token] for token, state in moved.items() if token in waits and state not in ENDS]
+            waiting = [waits[each] for each, state in moved.items() if each in waits and state not in ENDS]
             if waiting:
                 graph.wait(self, waiting)
-        done.moved |= moved
+            cancelled = [each for execution, each in waits.items() if moved.get(execution) is State.CANCELLED]
+            unwanted = {UUID(child) for each in cancelled for child in graph.delegates_of(each.delegate)}
+            if unwanted:
+                heralds += self._cancel(unwanted, "What had delegated to it was cancelled.")[1]
+        done.moved |= {token: state for (_, token), state in moved.items()}
         done.heralds += heralds
         done.waiting += [each.run_id for each in waiting]
-        for token, each in waits.items():
-            if moved.get(token) is State.CANCELLED:
-                done.unwanted |= {UUID(child) for child in graph.delegates_of(each.delegate)}
 
     def _spread(self, done: "_Batch") -> Settled:
         """
         Arm what waits from now on, and tell who waited. In a caller's transaction both have to wait for
         its commit; and what goes wrong here is settled all the same: the caretaker sees to the rest.
         """
-        if not (done.heralds or done.waiting or done.unwanted):
+        if not (done.heralds or done.waiting):
             return Settled(done.moved)
-        if done.unwanted:
-            self.cancel(done.unwanted, "What had delegated to it was cancelled.")
         if self.session.in_transaction():
             return Settled(done.moved, heralds=(*done.heralds, *done.waiting))
         try:
@@ -274,32 +273,55 @@ class Ledger:
             half = len(ids) // 2
             return self._delete(ids[:half], refused) + self._delete(ids[half:], refused)
 
+    def forget_workflows(self, limit: int = 1_000) -> int:
+        """Remove workflows none of whose runs is kept any more, so that their unique keys are free. How many."""
+        return len(self.session.rows("forget_workflows", {"limit": limit}))
+
     # -- what a person decides -------------------------------------------------------------------
 
-    def cancel(self, ids: Iterable[UUID], reason: str = "") -> dict[UUID, State]:
+    def cancel(self, ids: Iterable[UUID], reason: str = "", *, cascade: bool = False) -> dict[UUID, State]:
         """
         Cancel runs: pending ones at once, running ones by way of CANCELLING. The states reached, also by
-        others because of it. What has delegated ends when its delegates, which are cancelled, do.
+        others because of it. What has delegated ends when its delegates, which are cancelled, do. With ``cascade``
+        also everything that waits for them, directly or not.
         """
-        ids = set(ids)
-        words = text.storable(reason, text.MESSAGE_LIMIT) or "It was cancelled."
+        wanted = set(ids)
+        if cascade:
+            wanted |= set(graph.downstream(self, wanted))
+        reached, heralds = self._cancel(wanted, text.storable(reason, text.MESSAGE_LIMIT) or "It was cancelled.")
+        return reached | self._tell(heralds)
+
+    def _cancel(self, ids: set[UUID], reason: str) -> tuple[dict[UUID, State], list[UUID]]:
         reached: dict[UUID, State] = {}
+        heralds: list[UUID] = []
         asked: set[UUID] = set()
         while ids:
             asked |= ids
-            reached |= self._move("cancel", {"ids": self._listed(ids), "reason": words})
+            moved, told = self._move_only("cancel", {"ids": self._listed(ids), "reason": reason})
+            reached |= moved
+            heralds += told
             left = ids - reached.keys()
             delegates = self.session.rows("delegates", {"ids": self._listed(left)}) if left else []
             ids = {UUID(each) for _, delegate in delegates for each in graph.delegates_of(delegate)} - asked
-        return reached
+        return reached, heralds
 
     def hold(self, ids: Iterable[UUID], reason: str = "") -> dict[UUID, State]:
         """Keep pending runs back until they are released."""
-        return self._act("hold", ids, reason=text.storable(reason, text.MESSAGE_LIMIT) or "It is held.")
+        words = text.storable(reason, text.MESSAGE_LIMIT) or "It is held."
+        ids = list(ids)
+
+        def hold() -> dict[UUID, State]:
+            with self.session.step():
+                if self.dialect.name == "sqlite":
+                    self.session.run("unready", {"ids": self._listed(ids)})
+                return self._act("hold", ids, reason=words)
+
+        return graph.patiently(self, hold)
 
     def release(self, ids: Iterable[UUID]) -> dict[UUID, State]:
         """Let held runs go; those that wait for others to their gates."""
-        reached = self._act("release", ids)
+        ids = list(ids)
+        reached = graph.patiently(self, lambda: self._act("release", ids))
         return reached | self._ask_gates(reached)
 
     def retry(self, ids: Iterable[UUID]) -> dict[UUID, State]:
@@ -307,14 +329,21 @@ class Ledger:
         Make runs that ended badly ready again, with a fresh budget. The states reached, also by those that
         had failed for their sake. What waits for others is ready only if they let it.
         """
+        ids = list(ids)
+        reached, heralds = graph.patiently(self, lambda: self._retry(ids))
+        reached |= self._ask_gates(reached)
+        return reached | self._tell(heralds)
+
+    def _retry(self, ids: list[UUID]) -> tuple[dict[UUID, State], list[UUID]]:
         with self.session.transaction():
             reached, heralds = self._move_only("retry", {"ids": self._listed(ids)})
             waiting = [run_id for run_id, state in reached.items() if state is State.WAITING]
             if waiting:
                 self.session.run("forget_delegates", {"ids": self._listed(waiting)})
+                self.session.run("uncall", {"ids": self._listed(waiting)})
                 self.session.run("reset_gates", {"ids": self._listed(waiting)})
-        reached |= self._ask_gates(reached)
-        return reached | self._tell(heralds)
+                self._reopen_names(waiting)
+        return reached, heralds
 
     def _ask_gates(self, reached: dict[UUID, State]) -> dict[UUID, State]:
         waiting = [run_id for run_id, state in reached.items() if state is State.WAITING]
@@ -322,7 +351,11 @@ class Ledger:
             # Arming locks what they wait for: until the caller commits, nobody could settle it.
             self.session.run("unarm", {"ids": self._listed(waiting)})
             return {}
-        return graph.arm(self, waiting).states if waiting else {}
+        try:
+            return graph.arm(self, waiting).states if waiting else {}
+        except DatabaseError:
+            logger.warning("Could not count what runs wait for; the caretaker will.", exc_info=True)
+            return {}
 
     def _move(self, verb: str, params: dict[str, Any]) -> dict[UUID, State]:
         """Runs that move to an end or from one, and whoever waits for them."""
@@ -333,16 +366,23 @@ class Ledger:
         """Who waited learns of it now, or, if the caller's transaction is open, from the caretaker."""
         if not heralds or self.session.in_transaction():
             return {}
-        return graph.tell(self, heralds).states
+        try:
+            return graph.tell(self, heralds).states
+        except DatabaseError:
+            logger.warning("Could not tell who waits for runs that moved; the caretaker will.", exc_info=True)
+            return {}
 
     def _move_only(self, verb: str, params: dict[str, Any]) -> tuple[dict[UUID, State], list[UUID]]:
-        with self.session.step():
-            found = self.session.rows(verb, params)
-            reached = {self.dialect.read_id(run_id): State(state) for run_id, state, _ in found}
-            heralds = [self.dialect.read_id(run_id) for run_id, _, is_herald in found if is_herald]
-            if heralds and self.dialect.name == "sqlite":
-                self.session.run("add_heralds", {"ids": self._listed(heralds)})
-        return reached, heralds
+        def move() -> tuple[dict[UUID, State], list[UUID]]:
+            with self.session.step():
+                found = self.session.rows(verb, params)
+                reached = {self.dialect.read_id(run_id): State(state) for run_id, state, _ in found}
+                heralds = [self.dialect.read_id(run_id) for run_id, _, is_herald in found if is_herald]
+                if heralds and self.dialect.name == "sqlite":
+                    self.session.run("add_heralds", {"ids": self._listed(heralds)})
+            return reached, heralds
+
+        return graph.patiently(self, move)
 
     def _act(self, verb: str, ids: Iterable[UUID], **params: str) -> dict[UUID, State]:
         reached = self.session.rows(verb, {"ids": self._listed(ids), **params})
@@ -352,6 +392,11 @@ class Ledger:
         """Whether the promise bears the name now; an open one may bear it already."""
         self.session.run("free_name", {"name": name})
         return bool(self.session.rows("name_promise", {"id": run_id.hex, "name": name}))
+
+    def _reopen_names(self, ids: list[UUID]) -> None:
+        """Promises that are open again bear their names again, unless others do by now."""
+        with contextlib.suppress(IntegrityError), self.session.transaction():
+            self.session.run("reopen_names", {"ids": self._listed(ids)})
 
     def settle_promise(
         self, run_id: UUID, task: str, state: State, result: str | None, signature: str, reason: str

@@ -25,7 +25,9 @@ REPAIRABLE = (
 )
 
 #: What is put right by counting the edges of the run anew.
-RECOUNTED = frozenset({"waiting-without-gate", "untold-without-herald", "gate-miscounted", "gate-ignored"})
+RECOUNTED = frozenset(
+    {"waiting-without-gate", "untold-without-herald", "waiting-for-nothing", "gate-miscounted", "gate-ignored"}
+)
 
 
 def check(ledger: Ledger, limit: int = 1_000) -> list[Finding]:
@@ -48,8 +50,12 @@ def repair(ledger: Ledger, limit: int = 1_000) -> list[Finding]:
             mended[name] = {ledger.dialect.read_id(row[0]) for row in rows}
     recount = sorted({finding.run_id for finding in findings if finding.check in RECOUNTED and finding.run_id})
     if recount:
+        # A gate that is lost took its ``when`` with it: the strictest is assumed.
         graph.add(ledger, [graph.NewGate(run_id) for run_id in recount], [])
         graph.arm(ledger, recount)
+        # Somebody may hold what one of them waits for: then it is for another time.
+        broken = {finding.run_id for finding in check(ledger, limit) if finding.check in RECOUNTED}
+        recount = [run_id for run_id in recount if run_id not in broken]
     gone = sorted({finding.run_id for finding in findings if finding.check == "edge-without-run" and finding.run_id})
     if gone:
         graph.forget(ledger, gone)

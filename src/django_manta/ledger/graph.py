@@ -11,7 +11,8 @@ each step can be repeated, and none is lost.
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import batched
 from json import dumps, loads
@@ -27,11 +28,18 @@ if TYPE_CHECKING:
     from django_manta.ledger.book import Ledger
 
 #: Edges that are counted in one transaction; and in all, before the rest is left to the caretaker.
-TELL_BATCH = 500
+TELL_BATCH = 200
 TELL_AT_ONCE = 1_000
 
-#: Gates armed in one transaction.
+#: And so long, before the rest is left to the caretaker: a long chain is one short transaction a step.
+TELL_SECONDS = 0.1
+
+#: Gates armed in one transaction; or, where that is known, so many as have so many edges together.
 ARM_BATCH = 200
+ARM_EDGES = 1_000
+
+#: How long one waits for somebody who holds what a run waits for. The caretaker comes again.
+PATIENCE_MILLISECONDS = 250
 
 #: Edges per INSERT.
 EDGE_BATCH = 5_000
@@ -44,7 +52,10 @@ NEARER_DEPTH, NEARER_LIMIT = 50, 1_000
 
 #: Two transactions in each other's way: one has to go, and comes back a moment later.
 _TRIES, _PAUSE_SECONDS = 5, 0.02
-_CONFLICTS = frozenset({"40P01", "40001", "55P03"})
+_CONFLICTS = frozenset({"40P01", "40001"})
+
+#: Somebody held a row for as long as one waits. Once more would be as long again.
+_HELD = "55P03"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +87,12 @@ class Passed:
     states: dict[UUID, State] = field(default_factory=dict)
     #: The queues in which something became ready.
     queues: set[str] = field(default_factory=set)
-    #: How many gates were armed, or heralds heard: nothing is left to do only when there were none.
+    #: How many gates and heralds were found to be left.
     seen: int = 0
+    #: How many gates were armed, edges counted and heralds heard out. If none, nothing is left, or somebody holds it.
+    done: int = 0
+    #: How many runs nobody else could move meanwhile, because others wait for them.
+    locked: int = 0
 
     @property
     def ended(self) -> list[UUID]:
@@ -87,6 +102,8 @@ class Passed:
         self.states |= other.states
         self.queues |= other.queues
         self.seen += other.seen
+        self.done += other.done
+        self.locked += other.locked
         return self
 
 
@@ -119,33 +136,76 @@ def wait(ledger: "Ledger", settlements: Sequence[Settleable]) -> None:
 # -- arming ------------------------------------------------------------------------------------------
 
 
-def arm(ledger: "Ledger", ids: Iterable[UUID], *, new: bool = False) -> Passed:
+def arm(ledger: "Ledger", ids: Iterable[UUID], *, new: bool = False, batch: int = ARM_BATCH) -> Passed:
     """
     Count what runs wait for, and let those pass that wait for nothing any more. Tells whoever waits for them.
 
-    Ends those that asked to wait for something that waits for them; ``new`` ones cannot have.
+    Ends those that asked to wait for something that waits for them; ``new`` ones cannot have. What somebody holds,
+    in a transaction that takes its time, is waited for but a moment: the caretaker comes again for who needs it.
     """
     passed = Passed()
     heralds: list[UUID] = []
-    for batch in batched(ids, ARM_BATCH):
-        moved, told = _patiently(ledger, lambda batch=batch: _arm(ledger, batch, new))  # type: ignore[misc]
+    ids = list(ids)
+    for some in batched(ids, batch):
+        moved, told, left = _arm_or_halve(ledger, some, new)
         passed |= moved
+        passed.done += len(some) - left
         heralds += told
+        if left and new:
+            # Whoever enqueues has waited long enough.
+            break
     passed |= tell(ledger, heralds)
+    bring_forward(ledger, ids)
     return passed
 
 
-def _arm(ledger: "Ledger", ids: Sequence[UUID], new: bool) -> tuple[Passed, list[UUID]]:
+def _arm_or_halve(ledger: "Ledger", ids: Sequence[UUID], new: bool) -> tuple[Passed, list[UUID], int]:
+    """Arm runs; if somebody holds what one of them waits for, the others all the same. How many are left."""
+    try:
+        return *patiently(ledger, lambda: _arm_after_news(ledger, ids, new)), 0
+    except OperationalError as error:
+        if _code(error) not in _CONFLICTS | {_HELD} or ledger.session.in_transaction():
+            raise
+    if new or len(ids) == 1:
+        return Passed(), [], len(ids)
+    half = len(ids) // 2
+    passed, heralds, left = _arm_or_halve(ledger, ids[:half], new)
+    moved, told, more = _arm_or_halve(ledger, ids[half:], new)
+    passed |= moved
+    return passed, [*heralds, *told], left + more
+
+
+def _arm_after_news(ledger: "Ledger", ids: Sequence[UUID], new: bool) -> tuple[Passed, list[UUID]]:
+    """A circle may be none: somebody in it may go on, and has not been told yet."""
+    try:
+        return _arm(ledger, ids, new, sure=False)
+    except _PerhapsCircle:
+        passed = tell_leftovers(ledger)
+    moved, heralds = _arm(ledger, ids, new, sure=True)
+    passed |= moved
+    return passed, heralds
+
+
+class _PerhapsCircle(Exception):
+    """Somebody would wait for itself, unless there is news."""
+
+
+def _arm(ledger: "Ledger", ids: Sequence[UUID], new: bool, sure: bool) -> tuple[Passed, list[UUID]]:
     params = {"ids": _listed(ledger, ids)}
-    with ledger.session.transaction():
+    with _briefly(ledger):
+        locked: list[UUID] = []
         if ledger.dialect.name == "postgres":
-            ledger.session.rows("arm_lock", params)
-        refused, heralds = (Passed(), []) if new else _refuse_circles(ledger, ids)
+            locked = [row[0] for row in ledger.session.rows("arm_lock", params)]
+        circles = [] if new else in_circles(ledger, ids)
+        if circles and not sure:
+            raise _PerhapsCircle
+        refused, heralds = _refuse(ledger, circles)
         ledger.session.run("arm_flag", params)
         ledger.session.run("arm_edges", params)
-        ledger.session.rows("arm_gates", params)
+        ledger.session.rows("arm_gates", {**params, "locked": _listed(ledger, locked)})
         passed, told = _let_pass(ledger, ids, reopening=True)
         passed |= refused
+        passed.locked = len(locked)
         return passed, [*heralds, *told]
 
 
@@ -157,30 +217,37 @@ def arm_leftovers(ledger: "Ledger", *, older_than: float = 0.0, limit: int = 1_0
     return passed
 
 
-def in_circles(ledger: "Ledger", ids: Iterable[UUID]) -> list[tuple[UUID, UUID]]:
-    """Those of the runs that would wait for themselves, each with what it must not wait for."""
-    rows = ledger.session.rows("reaches", {"ids": _listed(ledger, ids)})
+def in_circles(ledger: "Ledger", ids: Iterable[UUID], *, reopened: bool = False) -> list[tuple[UUID, UUID]]:
+    """
+    Those of the runs that would wait for themselves, each with what it must not wait for. With ``reopened`` also
+    those that were never called: what they wait for had ended, and has learned of them since.
+    """
+    found = ledger.session.rows("reaches", {"ids": _listed(ledger, ids), "reopened": reopened})
+    if not found:
+        return []
+    origins = [ledger.dialect.read_id(row[0]) for row in found]
+    rows = ledger.session.rows("closing", {"ids": _listed(ledger, origins)})
     return [(ledger.dialect.read_id(run_id), ledger.dialect.read_id(on_id)) for run_id, on_id in rows]
 
 
-def _refuse_circles(ledger: "Ledger", ids: Sequence[UUID]) -> tuple[Passed, list[UUID]]:
+def _refuse(ledger: "Ledger", circles: Sequence[tuple[UUID, UUID]]) -> tuple[Passed, list[UUID]]:
     """
     End runs that would wait for themselves. Of two that close a circle at the same time, whoever is counted last
     sees both edges: they were committed before they are counted.
     """
-    circles = in_circles(ledger, ids)
     if not circles:
         return Passed(), []
-    # Without the edges that closed it: an operator's retry calls the run again, and it may decide otherwise.
-    edges = [{"run_id": run_id.hex, "on_id": on_id.hex} for run_id, on_id in circles]
-    ledger.session.run("unlink", {"edges": dumps(edges)})
     reasons = {run_id: _circle(run_id, on_id) for run_id, on_id in circles}
     refused = [{"run_id": run_id.hex, "reason": reason} for run_id, reason in reasons.items()]
     moved = ledger.session.rows("refuse", {"refused": dumps(refused)})
     heralds = [ledger.dialect.read_id(run_id) for run_id, _, is_herald in moved if is_herald]
     if heralds and ledger.dialect.name == "sqlite":
         ledger.session.run("add_heralds", {"ids": _listed(ledger, heralds)})
-    return Passed({ledger.dialect.read_id(run_id): State(state) for run_id, state, _ in moved}), heralds
+    passed = Passed({ledger.dialect.read_id(run_id): State(state) for run_id, state, _ in moved})
+    # Without the edges that closed it: an operator's retry calls the run again, and it may decide otherwise.
+    edges = [{"run_id": run_id.hex, "on_id": on_id.hex} for run_id, on_id in circles if run_id in passed.states]
+    ledger.session.run("unlink", {"edges": dumps(edges)})
+    return passed, heralds
 
 
 def _circle(run_id: UUID, on_id: UUID) -> str:
@@ -196,64 +263,85 @@ def tell(ledger: "Ledger", ids: Iterable[UUID], *, at_once: int = TELL_AT_ONCE) 
     """
     Tell the dependents of runs that ended or were reopened, and theirs if that ends or reopens them.
 
-    After ``at_once`` edges the rest is left to the heralds, for the caretaker.
+    After ``at_once`` edges, or a moment, the rest is left to the heralds, for the caretaker; and so is whoever
+    somebody holds in a transaction of their own: a settlement waits for nobody.
     """
     passed = Passed()
     heralds = list(ids)
     told = 0
+    until = time.monotonic() + TELL_SECONDS
     while heralds and told < at_once:
-        moved, more, count = _patiently(ledger, lambda: _tell(ledger, heralds))  # noqa: B023 (called at once)
+        moved, more, count, left = patiently(ledger, lambda: _tell(ledger, heralds))  # noqa: B023 (called at once)
         passed |= moved
         told += count
-        heralds = more if count < TELL_BATCH else [*heralds, *more]
+        heralds = [*heralds, *more] if left else more
+        if time.monotonic() >= until:
+            break
     return passed
 
 
-def _tell(ledger: "Ledger", ids: Sequence[UUID]) -> tuple[Passed, list[UUID], int]:
-    params = {"ids": _listed(ledger, ids)}
+def _tell(ledger: "Ledger", ids: Sequence[UUID]) -> tuple[Passed, list[UUID], int, bool]:
+    """What moved, whose dependents are next, how many edges were counted, and whether as many may be left."""
+    moved = Passed()
     with ledger.session.transaction():
         if ledger.dialect.name == "postgres":
-            ledger.session.rows("tell_lock", params)
-        news = ledger.session.rows("untold", {**params, "limit": TELL_BATCH})
-        moved = Passed()
+            locked = [row[0] for row in ledger.session.rows("tell_lock", {"ids": _listed(ledger, ids)})]
+            if len(locked) < len(ids):
+                moved.done += len(ledger.session.rows("hush_gone", {"ids": _listed(ledger, set(ids) - set(locked))}))
+            ids = locked
+        if not ids:
+            return moved, [], 0, False
+        params = {"ids": _listed(ledger, ids)}
+        found = ledger.session.rows("untold", {**params, "limit": TELL_BATCH})
+        news = [row[:-1] for row in found if row[-1]]
         heralds: list[UUID] = []
         if news:
             edges = [
-                {"id": edge, "told": bool(ended), "met": bool(succeeded)} for edge, _, _, ended, succeeded, _ in news
+                {"id": edge, "told": bool(ended), "met": bool(succeeded)} for edge, _, _, ended, succeeded, *_ in news
             ]
             ledger.session.run("tell_edges", {"edges": dumps(edges)})
             counted = ledger.session.rows("tell_gates", {"gates": dumps(_deltas(news))})
-            reopening = not all(ended for _, _, _, ended, _, _ in news)
+            reopening = any(was_told for *_, was_told, _, _ in news)
             dependents = [ledger.dialect.read_id(row[0]) for row in counted]
-            moved, heralds = _let_pass(ledger, dependents, reopening=reopening)
-        ledger.session.run("hush", params)
-    return moved, heralds, len(news)
+            passed, heralds = _let_pass(ledger, dependents, reopening=reopening)
+            moved |= passed
+            again = {ledger.dialect.read_id(run_id) for _, run_id, _, ended, *_ in news if not ended}
+            if again:
+                # While it was over, somebody may have begun to wait for who waited for it.
+                refused, more = _refuse(ledger, in_circles(ledger, sorted(again), reopened=True))
+                moved |= refused
+                heralds += more
+        moved.done += len(news) + len(ledger.session.rows("hush", params))
+    # Those that somebody holds are left as well, but not to be tried again at once.
+    return moved, heralds, len(news), len(found) == TELL_BATCH and bool(news)
 
 
 def _deltas(news: Sequence[tuple[Any, ...]]) -> list[dict[str, Any]]:
     """What changes in each gate: an edge that is told of goes from the pending ones to the met or bad ones, or back."""
     gates: dict[Any, dict[str, Any]] = {}
-    for _, run_id, role, ended, succeeded, was_met in news:
+    for _, run_id, role, ended, succeeded, was_told, was_met, was_called in news:
         gate = gates.setdefault(
             run_id,
             {
                 "run_id": run_id.hex if isinstance(run_id, UUID) else run_id,
                 "pending_values": 0,
+                "met_values": 0,
                 "bad_values": 0,
                 "pending_after": 0,
                 "met_after": 0,
                 "bad_after": 0,
+                "consumed": 0,
             },
         )
         kind = "after" if role == Role.AFTER else "values"
-        step = 1 if ended else -1
-        met = succeeded if ended else was_met
-        gate[f"pending_{kind}"] -= step
-        if not met:
-            gate[f"bad_{kind}"] += step
-        elif kind == "after":
-            gate["met_after"] += step
+        gate[f"{_standing(was_told, was_met)}_{kind}"] -= 1
+        gate[f"{_standing(ended, succeeded)}_{kind}"] += 1
+        gate["consumed"] -= bool(was_called)
     return list(gates.values())
+
+
+def _standing(told: bool, met: bool) -> str:
+    return "met" if met else "bad" if told else "pending"
 
 
 def tell_leftovers(ledger: "Ledger", limit: int = 100) -> Passed:
@@ -294,9 +382,10 @@ def _pass_sqlite(ledger: "Ledger", params: dict[str, object]) -> list[Any]:
     moving = [row for row in judged if row[1] != row[2]]
     if not moving:
         return []
-    rows = [{"id": row[0], "next_state": row[2], "delegates": bool(row[5])} for row in moving]
+    rows = [{"id": row[0], "next_state": row[2], "delegates": bool(row[5]), "due_at": row[6]} for row in moving]
     ledger.session.run("pass_gates", {"judged": dumps(rows)})
     called = [row[0] for row in moving if row[1] == State.WAITING and row[2] in (State.READY, State.SCHEDULED)]
+    ledger.session.run("consume_edges", {"ids": dumps(called)})
     ledger.session.run("consume_gates", {"ids": dumps(called)})
     heralds = {row[0] for row in moving if row[4] and (row[1] in ENDS or row[2] in ENDS)}
     ledger.session.run("add_heralds", {"ids": dumps(sorted(heralds))})
@@ -312,9 +401,9 @@ def upstream(ledger: "Ledger", run_id: UUID) -> list[UUID]:
     return list(dict.fromkeys(ledger.dialect.read_id(on_id) for _, on_id, role in rows if role != Role.DELEGATE))
 
 
-def downstream(ledger: "Ledger", run_id: UUID) -> list[UUID]:
-    """Everything unfinished that waits for a run, directly or not."""
-    rows = ledger.session.rows("downstream", {"id": run_id.hex})
+def downstream(ledger: "Ledger", ids: Iterable[UUID]) -> list[UUID]:
+    """Everything that waits for runs, directly or not."""
+    rows = ledger.session.rows("downstream", {"ids": _listed(ledger, ids)})
     return [ledger.dialect.read_id(row[0]) for row in rows]
 
 
@@ -322,24 +411,17 @@ def values(ledger: "Ledger", ids: Iterable[UUID], *, limit: int | None = VALUES_
     """
     The values of runs and of those that they delegated to, by id. None if they weigh more than ``limit`` bytes.
 
-    A statement for the weight, and one for each step of delegation.
+    A statement for the weight, and one for the values.
     """
-    found: dict[str, Value] = {}
-    wanted = {run_id.hex for run_id in ids}
-    weight = 0
-    while wanted:
-        listed = {"ids": ledger.dialect.listing(sorted(wanted))}
-        if limit is not None:
-            [[bytes_]] = ledger.session.rows("value_size", listed)
-            weight += bytes_
-            if weight > limit:
-                return None
-        step = {}
-        for run_id, result, signature, delegate in ledger.session.rows("values", listed):
-            step[ledger.dialect.read_id(run_id).hex] = Value(result, signature, delegate)
-        found |= step
-        wanted = {each for value in step.values() for each in delegates_of(value.delegate)} - found.keys()
-    return found
+    listed = {"ids": _listed(ledger, ids)}
+    if limit is not None:
+        [[weight]] = ledger.session.rows("value_size", listed)
+        if weight > limit:
+            return None
+    return {
+        ledger.dialect.read_id(run_id).hex: Value(result, signature, delegate)
+        for run_id, result, signature, delegate in ledger.session.rows("values", listed)
+    }
 
 
 def with_values(ledger: "Ledger", claims: list[Claimed]) -> list[Claimed]:
@@ -379,8 +461,11 @@ def delegates_of(delegate: str | None) -> list[str]:
 
 def bring_forward(ledger: "Ledger", ids: Iterable[UUID]) -> int:
     """Pass the deadlines of runs on to what they wait for. Best effort: waits for nobody. How many moved."""
-    params = {"ids": _listed(ledger, ids), "depth": NEARER_DEPTH, "limit": NEARER_LIMIT}
-    return len(ledger.session.rows("nearer", params))
+    moved = 0
+    for batch in batched(ids, EDGE_BATCH):
+        params = {"ids": _listed(ledger, batch), "depth": NEARER_DEPTH, "limit": NEARER_LIMIT}
+        moved += len(ledger.session.rows("nearer", params))
+    return moved
 
 
 def forget(ledger: "Ledger", ids: Iterable[UUID]) -> None:
@@ -388,11 +473,23 @@ def forget(ledger: "Ledger", ids: Iterable[UUID]) -> None:
     ledger.session.run("forget_edges", {"ids": _listed(ledger, ids)})
 
 
+@contextmanager
+def _briefly(ledger: "Ledger") -> Iterator[None]:
+    """
+    A transaction that soon gives up on a row which somebody holds: neither a caller nor a worker's loop has the time.
+    """
+    limited = ledger.dialect.name == "postgres" and not ledger.session.in_transaction()
+    with ledger.session.transaction():
+        if limited:
+            ledger.session.rows("briefly", {"milliseconds": str(PATIENCE_MILLISECONDS)})
+        yield
+
+
 def _listed(ledger: "Ledger", ids: Iterable[UUID]) -> object:
     return ledger.dialect.listing([run_id.hex for run_id in ids])
 
 
-def _patiently[T](ledger: "Ledger", act: Callable[[], T]) -> T:
+def patiently[T](ledger: "Ledger", act: Callable[[], T]) -> T:
     """
     Once more when the database had to end one of two transactions that were in each other's way.
 
@@ -402,8 +499,11 @@ def _patiently[T](ledger: "Ledger", act: Callable[[], T]) -> T:
         try:
             return act()
         except OperationalError as error:
-            code = getattr(error.__cause__, "sqlstate", None)
-            if code not in _CONFLICTS or attempt == _TRIES - 1 or ledger.session.in_transaction():
+            if _code(error) not in _CONFLICTS or attempt == _TRIES - 1 or ledger.session.in_transaction():
                 raise
             time.sleep(_PAUSE_SECONDS * (attempt + 1))
     raise AssertionError
+
+
+def _code(error: OperationalError) -> str | None:
+    return getattr(error.__cause__, "sqlstate", None)

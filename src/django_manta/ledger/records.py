@@ -105,6 +105,8 @@ class Claimed(NamedTuple):
     #: It was there when an executor died: it travels alone.
     suspect: bool = False
     references: str | None = None
+    #: The workflow that it belongs to, and what it enqueues with it.
+    workflow: str | None = None
     #: Ended attempts of the run; empty for a first attempt.
     history: tuple[AttemptRecord, ...] = ()
     #: What ``references`` refer to, by run id, unless it is too much to carry along.

@@ -135,6 +135,7 @@ def claimed(dialect: Dialect, row: Row) -> Claimed:
             None if refused_for is None else timedelta(seconds=refused_for),
             bool(row[22]),
             row[23],
+            row[24],
             (),
             {},
             0,

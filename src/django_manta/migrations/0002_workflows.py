@@ -45,6 +45,7 @@ class Migration(migrations.Migration):
                 ('role', models.TextField(choices=[('value', 'value'), ('after', 'after'), ('delegate', 'delegate')], verbose_name='role')),
                 ('told', models.BooleanField(db_default=False, help_text='The gate has counted that it ended.', verbose_name='told')),
                 ('met', models.BooleanField(db_default=False, help_text='The gate has counted that it succeeded.', verbose_name='met')),
+                ('called', models.BooleanField(db_default=False, help_text='The run was made ready for its end.', verbose_name='called')),
                 ('on', models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.DO_NOTHING, related_name='dependencies', to='manta.run', verbose_name='on')),
                 ('run', models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.DO_NOTHING, related_name='preconditions', to='manta.run', verbose_name='run')),
             ],
@@ -113,7 +114,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='dependency',
-            index=models.Index(models.F('on'), name='manta_dependency_on'),
+            index=models.Index(models.F('on'), models.F('told'), models.F('met'), name='manta_dependency_on'),
         ),
         migrations.AddConstraint(
             model_name='dependency',

@@ -160,7 +160,8 @@ def spread_the_word(backend: Any, ledger: Ledger, stop: threading.Event | None =
     while stop is None or not stop.is_set():
         passed = graph.tell_leftovers(ledger)
         passed |= graph.arm_leftovers(ledger, older_than=1.0)
-        if not passed.seen:
+        if not passed.done:
+            # Nothing is left, or somebody holds it: then it is for the next look.
             return moved
         moved += len(passed.states)
         if passed.queues:
@@ -190,4 +191,6 @@ def prune(backend: Any, ledger: Ledger, stop: threading.Event | None = None) -> 
             if after is None:
                 break
             time.sleep(_PAUSE_SECONDS)
+    while (stop is None or not stop.is_set()) and ledger.forget_workflows(BATCH) == BATCH:
+        time.sleep(_PAUSE_SECONDS)
     return removed

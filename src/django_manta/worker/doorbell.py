@@ -15,6 +15,7 @@ from django.db import Error as DatabaseError
 from django.db import connections
 
 from django_manta.ledger import Ledger, PostgresSession, house, own_session
+from django_manta.ringing import UNKNOWN
 
 logger = logging.getLogger("django_manta")
 
@@ -26,10 +27,6 @@ _RECONNECT_SECONDS = 1.0
 
 #: How often the counter of a SQLite file is looked at.
 _SQLITE_SECONDS = 0.02
-
-
-#: Something was rung, but nobody can say what.
-UNKNOWN = "?"
 
 
 class Doorbell(Protocol):

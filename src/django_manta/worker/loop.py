@@ -30,12 +30,11 @@ from django_manta.execution.runners.flights import Died, Flight
 from django_manta.execution.runners.processes import Recycle
 from django_manta.ledger import Claimed, Ledger, Settleable, Settlement, WorkerRecord, Written, house, own_session
 from django_manta.ledger.session import STATEMENT_TIMEOUT_SECONDS
-from django_manta.ringing import CANCEL, DEBOUNCE_SECONDS
+from django_manta.ringing import CANCEL, DEBOUNCE_SECONDS, UNKNOWN
 from django_manta.states import CHARGED, ENDS, Outcome, State
 from django_manta.worker import doorbell, events
 from django_manta.worker.caretaker import Caretaker
 from django_manta.worker.dispatch import Tier
-from django_manta.worker.doorbell import UNKNOWN
 from django_manta.worker.events import tell
 from django_manta.worker.heart import Heart
 from django_manta.worker.hosting import Runner

@@ -5,19 +5,26 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import wraps
+from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
 from typing import Any
 from uuid import UUID
 
 from django.db import IntegrityError, transaction
 
+from django_manta import text
+from django_manta.current import current_run
 from django_manta.ids import new_run_id
 
 _current: ContextVar[UUID | None] = ContextVar("django_manta.workflow", default=None)
 
 
 def current_workflow() -> UUID | None:
-    """The workflow that runs enqueued here belong to, if any."""
-    return _current.get()
+    """The workflow that runs enqueued here belong to, if any: the block's, or that of the run being executed."""
+    opened = _current.get()
+    if opened is None:
+        run = current_run()
+        return UUID(run.workflow) if run is not None and run.workflow is not None else None
+    return opened
 
 
 class WorkflowExists(Exception):
@@ -46,6 +53,15 @@ class Flow:
         return Run.objects.filter(workflow_id=self.id)
 
 
+def _check(what: str, given: Any) -> None:
+    if not isinstance(given, str):
+        raise TypeError(f"A workflow's {what} must be a string, not {given!r:.200}.")
+    if not given:
+        raise ValueError(f"A workflow needs a {what}.")
+    if not text.is_storable(given):
+        raise ValueError(f"A workflow's {what} must not hold NUL characters or lone surrogates: {given!r:.200}.")
+
+
 class workflow:  # noqa: N801 (used like a function, as a context manager or a decorator)
     """
     ``with workflow("import", unique_key=day) as flow:`` names the runs enqueued inside, all of which exist if
@@ -56,8 +72,9 @@ class workflow:  # noqa: N801 (used like a function, as a context manager or a d
     """
 
     def __init__(self, name: str, *, unique_key: str | None = None, using: str | None = None) -> None:
-        if not name:
-            raise ValueError("A workflow needs a name.")
+        _check("name", name)
+        if unique_key is not None:
+            _check("unique_key", unique_key)
         self.name = name
         self.unique_key = unique_key
         self.using = using
@@ -74,6 +91,13 @@ class workflow:  # noqa: N801 (used like a function, as a context manager or a d
         return left
 
     def __call__[**P, R](self, function: Callable[P, R]) -> Callable[P, R]:
+        if iscoroutinefunction(function) or isasyncgenfunction(function) or isgeneratorfunction(function):
+            # Its body runs when the block is over.
+            raise TypeError(
+                f"@workflow cannot go round {function.__qualname__!r}, which is async or a generator: a transaction "
+                "would not span it. Put the enqueues into a plain function, and call that with sync_to_async()."
+            )
+
         @wraps(function)
         def inside(*args: P.args, **kwargs: P.kwargs) -> R:
             with self._block():

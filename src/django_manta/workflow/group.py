@@ -1,9 +1,10 @@
 """A group: a sequence of results that can be given, waited for and looked at as one."""
 
+import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, overload
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, SupportsIndex, cast, overload
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
@@ -28,6 +29,22 @@ class Group[T](list["TaskResult[Any, T]"]):
     def manta_references(self) -> list[str]:
         return [result.id for result in self]
 
+    # A part of a group is a group, and so are two together.
+
+    @overload
+    def __getitem__(self, place: SupportsIndex) -> "TaskResult[Any, T]": ...
+    @overload
+    def __getitem__(self, place: slice) -> "Group[T]": ...
+    def __getitem__(self, place: SupportsIndex | slice) -> "TaskResult[Any, T] | Group[T]":
+        found = list.__getitem__(self, place)
+        return Group(found) if isinstance(found, list) else found
+
+    def __add__(self, other: list[Any]) -> "Group[Any]":  # type: ignore[override]
+        return Group([*self, *other])
+
+    def copy(self) -> "Group[T]":
+        return Group(self)
+
     def refresh(self) -> None:
         """Reload every result: two statements in all."""
         from django_manta.result import refresh_all
@@ -40,23 +57,47 @@ class Group[T](list["TaskResult[Any, T]"]):
 
         Raise TimeoutError after ``timeout`` seconds, ValueError if one ended badly.
         """
-        limit = None if timeout is None else time.monotonic() + timeout
-        pause = _FIRST_LOOK
-        for result in self:
-            if result.state not in ENDS:
-                result._refuse_to_wait()
-                break
-        while unfinished := self._unfinished():
-            if limit is not None and time.monotonic() >= limit:
-                raise TimeoutError(f"{unfinished} of {len(self)} runs had not ended after {timeout:g} s.")
-            time.sleep(pause if limit is None else max(0.0, min(pause, limit - time.monotonic())))
-            pause = min(pause * 1.5, _LAST_LOOK)
-        self.refresh()
-        return [result.return_value for result in self]
+        self._refuse_to_wait()
+        for pause in self._pauses(timeout):
+            if not (unfinished := self._unfinished()):
+                return self._values()
+            if pause is None:
+                raise self._too_late(unfinished, timeout)
+            time.sleep(pause)
+        raise AssertionError
 
     async def ajoin(self, timeout: float | None = None) -> list[T]:
         """See join()."""
-        return await sync_to_async(self.join, thread_sensitive=False)(timeout)
+        await sync_to_async(self._refuse_to_wait, thread_sensitive=True)()
+        for pause in self._pauses(timeout):
+            if not (unfinished := await sync_to_async(self._unfinished, thread_sensitive=True)()):
+                return await sync_to_async(self._values, thread_sensitive=True)()
+            if pause is None:
+                raise self._too_late(unfinished, timeout)
+            await asyncio.sleep(pause)
+        raise AssertionError
+
+    def _refuse_to_wait(self) -> None:
+        for result in self:
+            if result.state not in ENDS:
+                result._refuse_to_wait()
+                return
+
+    def _pauses(self, timeout: float | None) -> Iterator[float | None]:
+        """How long to sleep between two looks; None after the last one."""
+        limit = None if timeout is None else time.monotonic() + timeout
+        pause = _FIRST_LOOK
+        while limit is None or time.monotonic() < limit:
+            yield pause if limit is None else max(0.0, min(pause, limit - time.monotonic()))
+            pause = min(pause * 1.5, _LAST_LOOK)
+        yield None
+
+    def _too_late(self, unfinished: int, timeout: float | None) -> TimeoutError:
+        return TimeoutError(f"{unfinished} of {len(self)} runs had not ended after {timeout or 0:g} s.")
+
+    def _values(self) -> list[T]:
+        self.refresh()
+        return [result.return_value for result in self]
 
     @property
     def progress(self) -> dict[State, int]:
@@ -81,16 +122,17 @@ class Group[T](list["TaskResult[Any, T]"]):
         return [UUID(result.id) for result in self]
 
 
-def gather(*results: "TaskResult[Any, Any] | Iterable[TaskResult[Any, Any]]") -> Group[Any]:
+def gather[T](*results: "TaskResult[Any, T] | Iterable[TaskResult[Any, T]]") -> Group[T]:
     """A group of these results; groups among them are taken apart."""
-    group: Group[Any] = Group()
+    group: Group[T] = Group()
     for each in results:
-        if isinstance(each, DjangoTaskResult):
-            group.append(each)
-        elif isinstance(each, Iterable):
-            group.extend(each)
-        else:
-            raise TypeError(f"gather() takes results and groups of results, not {each!r}.")
+        several: Iterable[Any] = (
+            [each] if isinstance(each, DjangoTaskResult) or not isinstance(each, Iterable) else each
+        )
+        for result in several:
+            if not isinstance(result, DjangoTaskResult):
+                raise TypeError(f"gather() takes results and groups of results, not {result!r:.200}.")
+            group.append(cast("TaskResult[Any, T]", result))
     return group
 
 

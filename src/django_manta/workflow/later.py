@@ -31,13 +31,20 @@ class Later(Exception):
             raise ValueError(f"Later: until must be an aware datetime or a timedelta, not {until!r}.")
         if until is not None and not isinstance(until, (datetime, timedelta)):
             raise TypeError(f"Later: until must be an aware datetime or a timedelta, not {until!r}.")
-        self.after: Final[tuple[UUID, ...] | None] = None if after is None else options.parse("after", after)
+        self.after: Final[tuple[UUID, ...] | None] = None if after is None else _runs(after)
         self.message: Final = str(message)
 
-    @property
-    def delay(self) -> float | None:
-        """Seconds from now, or None if it is time already."""
+    def delay_from(self, now: datetime | None) -> float | None:
+        """Seconds from now, or None if it is time already. A date needs to know when now is."""
         if self.until is None:
             return None
-        left = self.until if isinstance(self.until, timedelta) else self.until - timezone.now()
+        left = self.until if isinstance(self.until, timedelta) else self.until - (now or timezone.now())
         return max(left.total_seconds(), 0.0) or None
+
+
+def _runs(after: Any) -> tuple[UUID, ...]:
+    try:
+        found: tuple[UUID, ...] = options.parse("after", after)
+    except (TypeError, ValueError) as error:
+        raise type(error)(str(error).replace("Task option after", "Later: after", 1)) from None
+    return found

@@ -39,6 +39,10 @@ def promise(
 
     Raise PromiseExists if an open promise bears the name. With ``expires`` it is EXPIRED if nobody has come by then.
     """
+    if not isinstance(name, str):
+        raise TypeError(f"A promise's name must be a string, not {name!r:.200}.")
+    if not text.is_storable(name):
+        raise ValueError(f"A promise's name must not hold NUL characters or lone surrogates: {name!r:.200}.")
     given: dict[str, Any] = {"backend": backend}
     if expires is not None:
         given["expires"] = expires

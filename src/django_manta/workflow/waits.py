@@ -4,16 +4,19 @@ import logging
 from collections.abc import Sequence
 from uuid import UUID
 
-from django.db import transaction
+from django.db import DatabaseError, transaction
 
 from django_manta import options
 from django_manta.enqueue import Call
 from django_manta.ledger import DjangoSession, Ledger, NewRun, graph
 from django_manta.payload import Arguments
-from django_manta.ringing import ring_after_commit
+from django_manta.ringing import UNKNOWN, ring_after_commit
 from django_manta.states import Role, When
 
 logger = logging.getLogger("django_manta")
+
+#: To lock and count so many takes longer than a worker waits before it looks once more.
+MANY_LOCKED = 100
 
 
 def gated(calls: Sequence[Call], runs: Sequence[NewRun]) -> list[UUID]:
@@ -25,8 +28,8 @@ def _says_when(call: Call) -> bool:
     return getattr(call.task, "when", options.NOT_GIVEN) is not options.NOT_GIVEN
 
 
-def add(ledger: Ledger, calls: Sequence[Call], runs: Sequence[NewRun], encoded: Sequence[Arguments]) -> None:
-    """The gates and edges of those of ``runs`` that need them, in the caller's transaction."""
+def add(ledger: Ledger, calls: Sequence[Call], runs: Sequence[NewRun], encoded: Sequence[Arguments]) -> int:
+    """The gates and edges of those of ``runs`` that need them, in the caller's transaction. How many edges."""
     gates, edges = [], []
     for call, run, arguments in zip(calls, runs, encoded, strict=True):
         if not (run.waits or _says_when(call)):
@@ -36,9 +39,10 @@ def add(ledger: Ledger, calls: Sequence[Call], runs: Sequence[NewRun], encoded: 
         edges += [graph.Edge(run.id, UUID(on), Role.VALUE) for on in arguments.waits_for]
         edges += [graph.Edge(run.id, on, Role.AFTER) for on in given.get("after", ())]
     graph.add(ledger, gates, edges)
+    return len(edges)
 
 
-def arm_after_commit(database: str, cluster: str, ids: Sequence[UUID]) -> None:
+def arm_after_commit(database: str, cluster: str, ids: Sequence[UUID], edges: int) -> None:
     """
     Count what the runs wait for once they exist for everybody.
 
@@ -47,9 +51,16 @@ def arm_after_commit(database: str, cluster: str, ids: Sequence[UUID]) -> None:
 
     def arm() -> None:
         ledger = Ledger(DjangoSession(database))
-        passed = graph.arm(ledger, ids, new=True)
-        for queue in passed.queues:
-            ring_after_commit(database, cluster, queue)
-        graph.bring_forward(ledger, ids)
+        try:
+            # As many at a time as have ARM_EDGES edges together.
+            batch = max(1, min(len(ids), graph.ARM_EDGES * len(ids) // max(edges, 1)))
+            passed = graph.arm(ledger, ids, new=True, batch=batch)
+            for queue in passed.queues:
+                ring_after_commit(database, cluster, queue)
+            if passed.locked > MANY_LOCKED:
+                # Much of it may be ready. A worker that looked meanwhile passed it over, and sleeps.
+                ring_after_commit(database, cluster, UNKNOWN)
+        except DatabaseError:
+            logger.warning("Could not count what new runs wait for; the caretaker will.", exc_info=True)
 
     transaction.on_commit(arm, using=database, robust=True)

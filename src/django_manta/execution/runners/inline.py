@@ -113,7 +113,7 @@ def _spread_the_word(ledger: Ledger) -> graph.Passed:
         # First who may go on, then who must wait: what asks to wait for the former does not wait for itself.
         step = graph.tell_leftovers(ledger)
         step |= graph.arm_leftovers(ledger)
-        if not step.seen:
+        if not step.done:
             return passed
         passed |= step
 

@@ -1,15 +1,14 @@
--- Mark what the gates of runs are about to count. A precondition that is gone cannot be met any more.
+-- Mark what the gates of runs are about to count. A precondition that is gone cannot be met any more, unless it was.
+--
+-- Each precondition is looked up by its key: of a join the planner makes a walk through all edges when many are new.
 UPDATE manta_dependency AS edge
 SET
-    told = known.told,
-    met = known.met
-FROM (
-    SELECT
-        mine.id,
-        COALESCE(run.state IN ('SUCCESSFUL', 'FAILED', 'CANCELLED', 'LOST', 'EXPIRED', 'QUARANTINED', 'UPSTREAM_FAILED'), true) AS told,
-        COALESCE(run.state = 'SUCCESSFUL', false) AS met
-    FROM manta_dependency AS mine
-    LEFT JOIN manta_run AS run ON run.id = mine.on_id
-    WHERE mine.run_id = ANY(%(ids)s::uuid[])
-) AS known
-WHERE edge.id = known.id AND (edge.told <> known.told OR edge.met <> known.met)
+    told = COALESCE((SELECT run.state IN ('SUCCESSFUL', 'FAILED', 'CANCELLED', 'LOST', 'EXPIRED', 'QUARANTINED', 'UPSTREAM_FAILED') FROM manta_run AS run WHERE run.id = edge.on_id), true),
+    met = COALESCE((SELECT run.state = 'SUCCESSFUL' FROM manta_run AS run WHERE run.id = edge.on_id), edge.told AND edge.met),
+    called = false
+WHERE
+    edge.run_id = ANY(%(ids)s::uuid[])
+    AND (
+        edge.told <> COALESCE((SELECT run.state IN ('SUCCESSFUL', 'FAILED', 'CANCELLED', 'LOST', 'EXPIRED', 'QUARANTINED', 'UPSTREAM_FAILED') FROM manta_run AS run WHERE run.id = edge.on_id), true)
+        OR edge.met <> COALESCE((SELECT run.state = 'SUCCESSFUL' FROM manta_run AS run WHERE run.id = edge.on_id), edge.told AND edge.met)
+    )

@@ -2,5 +2,5 @@
 UPDATE manta_run AS run
 SET dependents = true
 WHERE
-    run.id IN (SELECT edge.on_id FROM manta_dependency AS edge WHERE edge.run_id = ANY(%(ids)s::uuid[]))
+    run.id = ANY(ARRAY(SELECT edge.on_id FROM manta_dependency AS edge WHERE edge.run_id = ANY(%(ids)s::uuid[])))
     AND NOT run.dependents

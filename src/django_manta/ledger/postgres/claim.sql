@@ -126,4 +126,5 @@ RETURNING
     run.worker,
     EXTRACT(EPOCH FROM statement_timestamp() - run.refused_at)::double precision,
     run.suspect,
-    run.refs
+    run.refs,
+    run.workflow_id::text

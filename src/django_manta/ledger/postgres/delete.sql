@@ -2,7 +2,22 @@
 WITH old AS (
     SELECT id
     FROM manta_run
-    WHERE id = ANY(%(ids)s::uuid[]) AND finished_at IS NOT NULL
+    WHERE
+        id = ANY(%(ids)s::uuid[])
+        AND finished_at IS NOT NULL
+        -- Somebody may have begun to wait for it since it was chosen.
+        AND NOT EXISTS (
+            SELECT 1
+            FROM manta_dependency AS edge
+            JOIN manta_run AS dependent ON dependent.id = edge.run_id
+            WHERE
+                edge.on_id = manta_run.id
+                AND (
+                    dependent.finished_at IS NULL
+                    OR dependent.state = 'UPSTREAM_FAILED'
+                    OR dependent.delegate IS NOT NULL
+                )
+        )
     FOR UPDATE SKIP LOCKED
 ),
 gone AS (
@@ -12,7 +27,8 @@ gone AS (
 ),
 edges AS (
     DELETE FROM manta_dependency
-    WHERE run_id = ANY(ARRAY(SELECT gone.id FROM gone)) OR on_id = ANY(ARRAY(SELECT gone.id FROM gone))
+    -- What others remember of them stays: how they ended counts if somebody retries one of those.
+    WHERE run_id = ANY(ARRAY(SELECT gone.id FROM gone))
 ),
 gates AS (
     DELETE FROM manta_gate

@@ -1,14 +1,14 @@
--- Everything unfinished that waits for a run, directly or not.
+-- Everything that waits for runs, directly or not: what is over for one that waited does not wait any more.
 WITH RECURSIVE waiting (id) AS (
     SELECT edge.run_id
     FROM manta_dependency AS edge
-    WHERE edge.on_id = %(id)s::uuid
+    JOIN manta_run AS run ON run.id = edge.run_id AND run.finished_at IS NULL
+    WHERE edge.on_id = ANY(%(ids)s::uuid[]) AND NOT edge.told
     UNION
     SELECT edge.run_id
     FROM waiting
-    JOIN manta_dependency AS edge ON edge.on_id = waiting.id
+    JOIN manta_dependency AS edge ON edge.on_id = waiting.id AND NOT edge.told
+    JOIN manta_run AS run ON run.id = edge.run_id AND run.finished_at IS NULL
 )
-SELECT run.id
+SELECT waiting.id
 FROM waiting
-JOIN manta_run AS run ON run.id = waiting.id
-WHERE run.finished_at IS NULL

@@ -6,7 +6,16 @@ WHERE
         SELECT 1
         FROM manta_run AS run
         JOIN manta_dependency AS edge ON edge.on_id = run.id
+        WHERE run.id = herald.run_id AND edge.told = (run.state NOT IN ('SUCCESSFUL', 'FAILED', 'CANCELLED', 'LOST', 'EXPIRED', 'QUARANTINED', 'UPSTREAM_FAILED'))
+    )
+    AND NOT EXISTS (
+        SELECT 1
+        FROM manta_run AS run
+        JOIN manta_dependency AS edge ON edge.on_id = run.id
         WHERE
             run.id = herald.run_id
-            AND edge.told <> (run.state IN ('SUCCESSFUL', 'FAILED', 'CANCELLED', 'LOST', 'EXPIRED', 'QUARANTINED', 'UPSTREAM_FAILED'))
+            AND edge.told
+            AND run.state IN ('SUCCESSFUL', 'FAILED', 'CANCELLED', 'LOST', 'EXPIRED', 'QUARANTINED', 'UPSTREAM_FAILED')
+            AND edge.met = (run.state <> 'SUCCESSFUL')
     )
+RETURNING run_id

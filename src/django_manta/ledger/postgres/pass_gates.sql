@@ -4,7 +4,8 @@ WITH judged AS MATERIALIZED (
     SELECT
         verdict.*,
         CASE
-                WHEN verdict.delegate IS NOT NULL AND verdict.failed THEN verdict.child_state
+                -- What it delegated to may be gone, and has no end that could be its own.
+                WHEN verdict.delegate IS NOT NULL AND verdict.failed THEN COALESCE(verdict.child_state, 'UPSTREAM_FAILED')
                 WHEN verdict.delegate IS NOT NULL AND verdict.ready THEN 'SUCCESSFUL'
                 WHEN verdict.failed AND NOT verdict.passed THEN 'UPSTREAM_FAILED'
                 WHEN verdict.ready AND verdict.due_at > statement_timestamp() THEN 'SCHEDULED'
@@ -16,8 +17,14 @@ WITH judged AS MATERIALIZED (
             run.id,
             run.state,
             run.delegate,
-            run.due_at,
+            CASE
+                -- What is reopened before it ever started waits for its date again.
+                WHEN run.state = 'UPSTREAM_FAILED' AND run.attempts = 0 AND run.run_after > statement_timestamp()
+                    THEN run.run_after
+                ELSE run.due_at
+            END AS due_at,
             gate.passed,
+            gate.mode,
             (
                 SELECT child.state
                 FROM manta_dependency AS edge
@@ -75,6 +82,20 @@ WITH judged AS MATERIALIZED (
         FOR NO KEY UPDATE OF run
     ) AS verdict
 ),
+-- The ends that a run is called for count once, where any will do.
+called AS (
+    UPDATE manta_dependency AS edge
+    SET called = true
+    FROM judged
+    WHERE
+        edge.run_id = judged.id
+        AND edge.role = 'after'
+        AND (edge.met OR (edge.told AND judged.mode = 'any_finished'))
+        AND NOT edge.called
+        AND judged.mode IN ('any_successful', 'any_finished')
+        AND judged.next_state IN ('READY', 'SCHEDULED')
+        AND judged.state = 'WAITING'
+),
 consumed AS (
     UPDATE manta_gate AS gate
     SET consumed = CASE
@@ -82,23 +103,43 @@ consumed AS (
         ELSE gate.met_after + gate.bad_after
     END
     FROM judged
-    WHERE gate.run_id = judged.id AND judged.next_state IN ('READY', 'SCHEDULED') AND judged.state = 'WAITING'
+    WHERE
+        gate.run_id = judged.id
+        AND judged.mode IN ('any_successful', 'any_finished')
+        AND judged.next_state IN ('READY', 'SCHEDULED')
+        AND judged.state = 'WAITING'
 ),
 moved AS (
     UPDATE manta_run AS run
     SET
         state = judged.next_state,
-        due_at = CASE
-            -- What is reopened before it ever started waits for its date again.
-            WHEN judged.next_state = 'WAITING' AND judged.state = 'UPSTREAM_FAILED' AND run.attempts = 0 AND run.run_after > statement_timestamp()
-                THEN run.run_after
-            WHEN judged.next_state IN ('SCHEDULED', 'WAITING') THEN run.due_at
-        END,
+        due_at = CASE WHEN judged.next_state IN ('SCHEDULED', 'WAITING') THEN judged.due_at END,
         finished_at = CASE WHEN judged.next_state IN ('SUCCESSFUL', 'FAILED', 'CANCELLED', 'LOST', 'EXPIRED', 'QUARANTINED', 'UPSTREAM_FAILED') THEN statement_timestamp() END,
         reason = CASE
             WHEN judged.next_state IN ('FAILED', 'CANCELLED', 'LOST', 'EXPIRED', 'QUARANTINED', 'UPSTREAM_FAILED') AND judged.delegate IS NOT NULL
-                THEN 'What it delegated to ended ' || judged.next_state || '.'
-            WHEN judged.next_state = 'UPSTREAM_FAILED' THEN 'A run that it waits for ended badly.'
+                THEN COALESCE(
+                        (
+                            SELECT 'Run ' || edge.on_id || ', which it delegated to, ' || COALESCE('ended ' || child.state, 'is gone') || '.'
+                            FROM manta_dependency AS edge
+                            LEFT JOIN manta_run AS child ON child.id = edge.on_id
+                            WHERE edge.run_id = run.id AND edge.role = 'delegate' AND edge.told AND NOT edge.met
+                            ORDER BY child.finished_at, edge.id
+                            LIMIT 1
+                        ),
+                        'What it needs ended badly.'
+                    )
+            WHEN judged.next_state = 'UPSTREAM_FAILED'
+                THEN COALESCE(
+                        (
+                            SELECT 'Run ' || edge.on_id || ', which it waits for, ' || COALESCE('ended ' || child.state, 'is gone') || '.'
+                            FROM manta_dependency AS edge
+                            LEFT JOIN manta_run AS child ON child.id = edge.on_id
+                            WHERE edge.run_id = run.id AND edge.told AND NOT edge.met
+                            ORDER BY child.finished_at, edge.id
+                            LIMIT 1
+                        ),
+                        'What it needs ended badly.'
+                    )
             WHEN judged.next_state = 'WAITING' AND judged.delegate IS NOT NULL THEN 'It waits for what it delegated to.'
             -- What it said when it asked to be called again is still true.
             WHEN judged.state IN ('WAITING', 'READY', 'SCHEDULED') AND judged.next_state IN ('WAITING', 'READY', 'SCHEDULED')

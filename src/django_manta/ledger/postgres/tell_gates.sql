@@ -7,7 +7,8 @@ WITH news AS MATERIALIZED (
         bad_values integer,
         pending_after integer,
         met_after integer,
-        bad_after integer
+        bad_after integer,
+        consumed integer
     )
 ),
 locked AS MATERIALIZED (
@@ -26,12 +27,7 @@ SET
     pending_after = gate.pending_after + news.pending_after,
     met_after = gate.met_after + news.met_after,
     bad_after = gate.bad_after + news.bad_after,
-    -- What was reopened may be met, or end, anew: it counts again then.
-    consumed = CASE
-        WHEN gate.mode = 'any_finished'
-            THEN LEAST(gate.consumed, gate.met_after + gate.bad_after + news.met_after + news.bad_after)
-        ELSE gate.consumed
-    END
+    consumed = gate.consumed + news.consumed
 FROM locked
 JOIN news ON news.run_id = locked.run_id
 WHERE gate.run_id = locked.run_id

@@ -1,4 +1,11 @@
--- How much the values of runs weigh together.
+-- How much the values of runs weigh together, with those of all that they delegated to.
+WITH RECURSIVE wanted (id) AS (
+    SELECT unnest(%(ids)s::uuid[])
+    UNION
+    SELECT edge.on_id
+    FROM wanted
+    JOIN manta_dependency AS edge ON edge.run_id = wanted.id AND edge.role = 'delegate'
+)
 SELECT COALESCE(sum(octet_length(run.result)), 0)
-FROM manta_run AS run
-WHERE run.id = ANY(%(ids)s::uuid[])
+FROM wanted
+JOIN manta_run AS run ON run.id = wanted.id

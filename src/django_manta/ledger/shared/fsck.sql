@@ -143,8 +143,24 @@ JOIN manta_run AS run ON run.id = edge.on_id
 JOIN manta_gate AS gate ON gate.run_id = edge.run_id
 WHERE
     gate.armed
-    AND edge.told <> (run.state IN ('SUCCESSFUL', 'FAILED', 'CANCELLED', 'LOST', 'EXPIRED', 'QUARANTINED', 'UPSTREAM_FAILED'))
+    AND (
+        edge.told <> (run.state IN ('SUCCESSFUL', 'FAILED', 'CANCELLED', 'LOST', 'EXPIRED', 'QUARANTINED', 'UPSTREAM_FAILED'))
+        OR edge.met <> (run.state = 'SUCCESSFUL')
+    )
     AND NOT EXISTS (SELECT 1 FROM manta_herald AS herald WHERE herald.run_id = run.id)
+UNION ALL
+SELECT
+    'waiting-for-nothing',
+    edge.run_id,
+    'waits for run ' || edge.on_id || ', which is gone'
+FROM manta_dependency AS edge
+JOIN manta_gate AS gate ON gate.run_id = edge.run_id
+JOIN manta_run AS dependent ON dependent.id = edge.run_id
+WHERE
+    gate.armed
+    AND dependent.state = 'WAITING'
+    AND NOT edge.told
+    AND NOT EXISTS (SELECT 1 FROM manta_run AS run WHERE run.id = edge.on_id)
 UNION ALL
 SELECT
     'gate-miscounted',
@@ -159,13 +175,13 @@ LEFT JOIN (
         count(CASE WHEN edge.role <> 'after' AND edge.told AND NOT edge.met THEN 1 END) AS bad_values,
         count(CASE WHEN edge.role = 'after' AND NOT edge.told THEN 1 END) AS pending_after,
         count(CASE WHEN edge.role = 'after' AND edge.met THEN 1 END) AS met_after,
-        count(CASE WHEN edge.role = 'after' AND edge.told AND NOT edge.met THEN 1 END) AS bad_after
+        count(CASE WHEN edge.role = 'after' AND edge.told AND NOT edge.met THEN 1 END) AS bad_after,
+        count(CASE WHEN edge.called THEN 1 END) AS consumed
     FROM manta_dependency AS edge
     GROUP BY edge.run_id
 ) AS tally ON tally.run_id = gate.run_id
 WHERE
     gate.armed
-    -- Retention removes preconditions of what is over, and their edges with them.
     AND (run.finished_at IS NULL OR run.state = 'UPSTREAM_FAILED')
     AND (
         gate.pending_values <> COALESCE(tally.pending_values, 0)
@@ -173,6 +189,8 @@ WHERE
         OR gate.pending_after <> COALESCE(tally.pending_after, 0)
         OR gate.met_after <> COALESCE(tally.met_after, 0)
         OR gate.bad_after <> COALESCE(tally.bad_after, 0)
+        -- What is held is counted when it is released.
+        OR (gate.consumed <> COALESCE(tally.consumed, 0) AND run.state <> 'HELD')
     )
 UNION ALL
 SELECT

@@ -1,13 +1,14 @@
--- Mark what the gates of runs are about to count. A precondition that is gone cannot be met any more.
+-- Mark what the gates of runs are about to count. A precondition that is gone cannot be met any more, unless it was.
 UPDATE manta_dependency
 SET
     told = known.told,
-    met = known.met
+    met = known.met,
+    called = false
 FROM (
     SELECT
         mine.id,
         COALESCE(run.state IN ('SUCCESSFUL', 'FAILED', 'CANCELLED', 'LOST', 'EXPIRED', 'QUARANTINED', 'UPSTREAM_FAILED'), true) AS told,
-        COALESCE(run.state = 'SUCCESSFUL', false) AS met
+        COALESCE(run.state = 'SUCCESSFUL', mine.told AND mine.met) AS met
     FROM manta_dependency AS mine
     LEFT JOIN manta_run AS run ON run.id = mine.on_id
     WHERE mine.run_id IN (SELECT value FROM json_each(%(ids)s))

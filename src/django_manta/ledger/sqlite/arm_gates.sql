@@ -7,7 +7,7 @@ SET
     pending_after = COALESCE(counted.pending_after, 0),
     met_after = COALESCE(counted.met_after, 0),
     bad_after = COALESCE(counted.bad_after, 0),
-    consumed = MIN(consumed, COALESCE(counted.met_after, 0) + COALESCE(counted.bad_after, 0))
+    consumed = COALESCE(counted.consumed, 0)
 FROM (
     SELECT
         listed.value AS run_id,
@@ -20,7 +20,8 @@ FROM (
             count(*) FILTER (WHERE edge.role <> 'after' AND edge.told AND NOT edge.met) AS bad_values,
             count(*) FILTER (WHERE edge.role = 'after' AND NOT edge.told) AS pending_after,
             count(*) FILTER (WHERE edge.role = 'after' AND edge.met) AS met_after,
-            count(*) FILTER (WHERE edge.role = 'after' AND edge.told AND NOT edge.met) AS bad_after
+            count(*) FILTER (WHERE edge.role = 'after' AND edge.told AND NOT edge.met) AS bad_after,
+            count(*) FILTER (WHERE edge.called) AS consumed
         FROM manta_dependency AS edge
         WHERE edge.run_id IN (SELECT value FROM json_each(%(ids)s))
         GROUP BY edge.run_id

@@ -88,4 +88,5 @@ RETURNING
     worker,
     (julianday('now') - julianday(refused_at)) * 86400.0,
     suspect,
-    refs
+    refs,
+    workflow_id

@@ -1,5 +1,4 @@
--- Remove the edges of runs that are gone, in both directions.
+-- Remove the edges of runs that are gone. What others remember of them stays: how they ended counts if somebody
+-- retries one of those.
 DELETE FROM manta_dependency
-WHERE
-    run_id IN (SELECT value FROM json_each(%(ids)s))
-    OR on_id IN (SELECT value FROM json_each(%(ids)s))
+WHERE run_id IN (SELECT value FROM json_each(%(ids)s))

@@ -4,7 +4,8 @@ SELECT
     judged.id,
     judged.state,
     CASE
-                WHEN judged.delegate IS NOT NULL AND judged.failed THEN judged.child_state
+                -- What it delegated to may be gone, and has no end that could be its own.
+                WHEN judged.delegate IS NOT NULL AND judged.failed THEN COALESCE(judged.child_state, 'UPSTREAM_FAILED')
                 WHEN judged.delegate IS NOT NULL AND judged.ready THEN 'SUCCESSFUL'
                 WHEN judged.failed AND NOT judged.passed THEN 'UPSTREAM_FAILED'
                 WHEN judged.ready AND judged.due_at > strftime('%%Y-%%m-%%d %%H:%%M:%%f000', 'now') THEN 'SCHEDULED'
@@ -13,13 +14,19 @@ SELECT
             END AS next_state,
     judged.queue,
     judged.dependents,
-    judged.delegate IS NOT NULL
+    judged.delegate IS NOT NULL,
+    judged.due_at
 FROM (
     SELECT
         run.id,
         run.state,
         run.delegate,
-        run.due_at,
+        CASE
+            -- What is reopened before it ever started waits for its date again.
+            WHEN run.state = 'UPSTREAM_FAILED' AND run.attempts = 0 AND run.run_after > strftime('%%Y-%%m-%%d %%H:%%M:%%f000', 'now')
+                THEN run.run_after
+            ELSE run.due_at
+        END AS due_at,
         run.queue,
         run.dependents,
         gate.passed,

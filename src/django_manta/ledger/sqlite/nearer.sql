@@ -1,13 +1,15 @@
 -- Bring the deadlines of what runs wait for forward to theirs, up the graph, as far as nobody holds it. Ends and
 -- what is running are left alone, and nobody is waited for.
 WITH RECURSIVE upstream (id, deadline, depth) AS (
+    -- Of very many that wait for the same, only the nearest matters.
     SELECT
         edge.on_id,
-        run.deadline,
+        min(run.deadline),
         1
     FROM manta_run AS run
     JOIN manta_dependency AS edge ON edge.run_id = run.id
     WHERE run.id IN (SELECT value FROM json_each(%(ids)s))
+    GROUP BY edge.on_id
     UNION
     SELECT
         edge.on_id,

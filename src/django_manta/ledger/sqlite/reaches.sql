@@ -1,17 +1,15 @@
--- Which of the runs wait, directly or not, for themselves, and by way of which edges of theirs. A run that was never
--- called has no edges but those that it was made with, which nobody that it waits for can have known.
-WITH RECURSIVE upstream (origin, via, id) AS (
+-- Which of the runs wait, directly or not, for themselves. A run that was never called has no edges but those that it
+-- was made with, which nobody that it waits for can have known; unless that had ended, and was reopened.
+WITH RECURSIVE upstream (origin, id) AS (
     SELECT
         edge.run_id,
-        edge.on_id,
         edge.on_id
     FROM manta_dependency AS edge
     JOIN manta_run AS origin ON origin.id = edge.run_id
-    WHERE edge.run_id IN (SELECT value FROM json_each(%(ids)s)) AND origin.attempts > 0
+    WHERE edge.run_id IN (SELECT value FROM json_each(%(ids)s)) AND (origin.attempts > 0 OR edge.told OR %(reopened)s)
     UNION
     SELECT
         upstream.origin,
-        upstream.via,
         edge.on_id
     FROM upstream
     -- What is running, or may at once, does not wait.
@@ -19,11 +17,6 @@ WITH RECURSIVE upstream (origin, via, id) AS (
     JOIN manta_dependency AS edge ON edge.run_id = upstream.id AND NOT edge.told
     WHERE upstream.id <> upstream.origin
 )
-SELECT DISTINCT
-    origin,
-    via
+SELECT origin
 FROM upstream
 WHERE origin = id
-ORDER BY
-    origin,
-    via

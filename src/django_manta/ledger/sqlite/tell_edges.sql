@@ -2,7 +2,9 @@
 UPDATE manta_dependency
 SET
     told = news.told,
-    met = news.met
+    met = news.met,
+    -- What ended, was reopened and ends again is a reason to be called again.
+    called = false
 FROM (
     SELECT
         json_extract(one.value, '$.id') AS id,

@@ -6,12 +6,7 @@ SET
     pending_after = manta_gate.pending_after + news.pending_after,
     met_after = manta_gate.met_after + news.met_after,
     bad_after = manta_gate.bad_after + news.bad_after,
-    -- What was reopened may be met, or end, anew: it counts again then.
-    consumed = CASE
-        WHEN manta_gate.mode = 'any_finished'
-            THEN MIN(manta_gate.consumed, manta_gate.met_after + manta_gate.bad_after + news.met_after + news.bad_after)
-        ELSE manta_gate.consumed
-    END
+    consumed = manta_gate.consumed + news.consumed
 FROM (
     SELECT
         json_extract(told.value, '$.run_id') AS run_id,
@@ -19,7 +14,8 @@ FROM (
         json_extract(told.value, '$.bad_values') AS bad_values,
         json_extract(told.value, '$.pending_after') AS pending_after,
         json_extract(told.value, '$.met_after') AS met_after,
-        json_extract(told.value, '$.bad_after') AS bad_after
+        json_extract(told.value, '$.bad_after') AS bad_after,
+        json_extract(told.value, '$.consumed') AS consumed
     FROM json_each(%(gates)s) AS told
 ) AS news
 WHERE manta_gate.run_id = news.run_id AND manta_gate.armed

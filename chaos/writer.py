@@ -1,0 +1,27 @@
+"""``python -m chaos.writer EDGES SEED``: enqueues runs that wait for young ones, until there are as many edges."""
+
+import random
+import sys
+
+import django
+
+#: What is waited for is chosen among so many of the youngest runs: most of them are being finished.
+YOUNGEST = 200
+
+
+def write(edges: int, dice: random.Random) -> None:
+    from chaos import tasks, world
+    from django_manta.states import When
+
+    while edges > 0:
+        young = [row[0] for row in world.look("SELECT id FROM manta_run ORDER BY id DESC LIMIT %s", YOUNGEST)]
+        tasks.waver.map([0.03] * 3)
+        after = list(set(dice.choices(young, k=min(edges, 10))))
+        several = 1 + dice.randrange(4)
+        tasks.waver.using(after=after, when=dice.choice(list(When))).map([0.03] * several)
+        edges -= several * len(after)
+
+
+if __name__ == "__main__":
+    django.setup()
+    write(int(sys.argv[1]), random.Random(int(sys.argv[2])))

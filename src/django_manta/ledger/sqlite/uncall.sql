@@ -1,0 +1,4 @@
+-- An operator's retry: runs are called again for what they have been called for.
+UPDATE manta_dependency
+SET called = false
+WHERE run_id IN (SELECT value FROM json_each(%(ids)s)) AND called

@@ -1,0 +1,155 @@
+"""Runs that wait for runs: what the state machine found, each on its own."""
+
+from contextlib import AbstractContextManager
+from json import dumps
+from unittest.mock import patch
+from uuid import UUID
+
+from django_manta.ids import new_run_id
+from django_manta.ledger import Claimed, Ledger, fsck, graph
+from django_manta.states import Outcome, State, When
+from tests.ledger.given import HOUR, claimed, dependent, run_in_state, settlement, sql, state_of, worker_record
+
+
+def caretaker(ledger: Ledger) -> None:
+    """Arm what nobody armed, tell whom nobody told, until nothing is left."""
+    while graph.tell_leftovers(ledger).seen or graph.arm_leftovers(ledger).seen:
+        pass
+    assert fsck.check(ledger) == []
+
+
+def nobody_tells() -> AbstractContextManager[object]:
+    """Whoever moves something dies before it can tell."""
+    return patch.object(graph, "tell", lambda *args, **kwargs: graph.Passed())
+
+
+def delegate(ledger: Ledger, claim: Claimed, *children: UUID) -> None:
+    pointer = dumps([str(child) for child in children])
+    ledger.settle([settlement(claim, Outcome.DELEGATED, State.WAITING, delegate=pointer)])
+
+
+def test_delegating_to_what_is_gone_is_a_bad_end(ledger: Ledger) -> None:
+    [claim] = claimed(ledger)
+    delegate(ledger, claim, new_run_id())
+    caretaker(ledger)
+    assert state_of(ledger, claim.id) is State.UPSTREAM_FAILED
+
+
+def test_who_was_told_of_a_failure_learns_of_a_success_even_if_nobody_told_of_the_retry(ledger: Ledger) -> None:
+    """Whoever should have told died; the caretaker came when the second attempt was over."""
+    [claim] = claimed(ledger)
+    strict, later = dependent(ledger, claim.id), dependent(ledger, claim.id, run_after=HOUR)
+    ledger.settle([settlement(claim, Outcome.FAILED, State.FAILED)])
+    caretaker(ledger)
+    assert [state_of(ledger, each) for each in (strict, later)] == [State.UPSTREAM_FAILED] * 2
+    with nobody_tells():
+        ledger.retry([claim.id])
+        ledger.settle([settlement(again) for again in ledger.claim("worker", ["default"], 1)])
+    caretaker(ledger)
+    assert [state_of(ledger, each) for each in (strict, later)] == [State.READY, State.SCHEDULED]
+
+
+def test_who_delegated_to_it_learns_so_too(ledger: Ledger) -> None:
+    child, parent = claimed(ledger, 2)
+    delegate(ledger, parent, child.id)
+    ledger.settle([settlement(child, Outcome.FAILED, State.FAILED)])
+    caretaker(ledger)
+    assert state_of(ledger, parent.id) is State.FAILED
+    with nobody_tells():
+        ledger.retry([child.id])
+        ledger.settle([settlement(again) for again in ledger.claim("worker", ["default"], 1)])
+    caretaker(ledger)
+    assert state_of(ledger, parent.id) is State.SUCCESSFUL
+
+
+# -- any: called for each end once --------------------------------------------------------------------
+
+
+def any_finished(ledger: Ledger) -> tuple[UUID, list[UUID]]:
+    """A run that is ready because the first of three has ended, and the three."""
+    three = [run_in_state(ledger, State.HELD) for _ in range(3)]
+    run_id = dependent(ledger, *three, when=When.ANY_FINISHED, queue="other")
+    ledger.cancel(three[:1])
+    caretaker(ledger)
+    assert state_of(ledger, run_id) is State.READY
+    return run_id, three
+
+
+def test_what_is_held_before_it_was_called_is_ready_when_it_is_released(ledger: Ledger) -> None:
+    run_id, _ = any_finished(ledger)
+    ledger.hold([run_id])
+    ledger.release([run_id])
+    caretaker(ledger)
+    assert state_of(ledger, run_id) is State.READY
+
+
+def test_what_waits_to_be_called_again_and_is_held_still_waits_when_it_is_released(ledger: Ledger) -> None:
+    ledger.register(worker_record())
+    run_id, _ = any_finished(ledger)
+    [claim] = ledger.claim("worker", ["other"], 1)
+    ledger.settle([settlement(claim, Outcome.DEFERRED, State.WAITING)])
+    caretaker(ledger)
+    ledger.hold([run_id])
+    ledger.release([run_id])
+    caretaker(ledger)
+    assert state_of(ledger, run_id) is State.WAITING
+
+
+def test_an_end_it_was_not_called_for_counts_though_another_was_reopened(ledger: Ledger) -> None:
+    ledger.register(worker_record())
+    run_id, (first, second, _) = any_finished(ledger)
+    [claim] = ledger.claim("worker", ["other"], 1)
+    ledger.cancel([second])
+    ledger.retry([first])
+    ledger.hold([first])
+    caretaker(ledger)
+    ledger.settle([settlement(claim, Outcome.DEFERRED, State.WAITING)])
+    caretaker(ledger)
+    assert state_of(ledger, run_id) is State.READY
+
+
+# -- circles ------------------------------------------------------------------------------------------
+
+
+def test_a_circle_that_a_retry_would_close_is_refused(ledger: Ledger) -> None:
+    """The first asked to wait for the second when that was over, and it no longer is."""
+    ledger.register(worker_record())
+    [first] = claimed(ledger)
+    second = dependent(ledger, first.id, when=When.ALL_FINISHED)
+    ledger.settle([settlement(first, Outcome.FAILED, State.FAILED)])
+    caretaker(ledger)
+    ledger.cancel([second])
+    ledger.retry([first.id])
+    caretaker(ledger)
+    [again] = ledger.claim("worker", ["default"], 1)
+    ledger.settle([settlement(again, Outcome.DEFERRED, State.WAITING, after=(second,))])
+    caretaker(ledger)
+    assert [state_of(ledger, each) for each in (first.id, second)] == [State.UPSTREAM_FAILED, State.CANCELLED]
+    ledger.retry([second])
+    caretaker(ledger)
+    states = [state_of(ledger, each) for each in (first.id, second)]
+    assert State.FAILED in states
+    assert State.WAITING not in states
+
+
+def test_an_operators_retry_waits_though_it_had_asked_to_be_called_at_once(ledger: Ledger) -> None:
+    ledger.register(worker_record())
+    first = run_in_state(ledger, State.CANCELLED)
+    run_id = dependent(ledger, first, when=When.ALL_FINISHED)
+    [claim] = ledger.claim("worker", ["default"], 1)
+    ledger.settle([settlement(claim, Outcome.DEFERRED, State.READY, at_once=True)])
+    caretaker(ledger)
+    ledger.cancel([run_id])
+    ledger.retry([first])
+    ledger.hold([first])
+    ledger.retry([run_id])
+    caretaker(ledger)
+    assert state_of(ledger, run_id) is State.WAITING
+
+
+def test_a_herald_of_a_run_that_is_gone_is_heard_by_nobody(ledger: Ledger) -> None:
+    run_id = run_in_state(ledger, State.READY)
+    sql(ledger, "INSERT INTO manta_herald (run_id) VALUES (%s)", [run_id.hex])
+    sql(ledger, "DELETE FROM manta_run WHERE id = %s", [run_id.hex])
+    assert graph.tell_leftovers(ledger).seen == 1
+    assert graph.tell_leftovers(ledger).seen == 0
