@@ -1,5 +1,6 @@
 """What is said between workers, foremen and chunks, without any of them."""
 
+import json
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 
@@ -64,13 +65,20 @@ def claim() -> Claimed:
 
 def test_a_claim_comes_out_as_it_went_in() -> None:
     given = claim()
-    [received] = messages.Inbox().feed(messages.frame(messages.claim_to_json(given)))
-    assert messages.claim_from_json(received) == given
+    [received] = messages.Inbox().feed(messages.line("claim", messages.write_claim(given)))
+    assert messages.read_claim(received.split("\t")[1]) == given
 
 
-def test_a_claim_of_a_release_that_knows_more_fields_is_understood() -> None:
+def test_a_claim_of_a_release_with_other_fields_is_understood() -> None:
     given = claim()
-    assert messages.claim_from_json([*messages.claim_to_json(given), "a field of the next release"]) == given
+    plain = json.loads(messages.write_claim(given))
+    newer = messages.dump(["a field of the next release", *plain])
+    assert messages.read_claim(newer, ["new", *messages.FIELDS]) == given
+    without = messages.FIELDS.index("laters")
+    older = messages.dump(plain[:without] + plain[without + 1 :])
+    assert messages.read_claim(older, [name for name in messages.FIELDS if name != "laters"]) == given._replace(
+        laters=0
+    )
 
 
 def test_an_outcome_comes_out_as_it_went_in() -> None:
@@ -82,11 +90,20 @@ def test_an_outcome_comes_out_as_it_went_in() -> None:
         assert messages.outcome_from_json(run_id, 7, messages.outcome_to_json(row)) == row
 
 
-def test_frames_are_put_together_from_any_pieces() -> None:
-    data = messages.frame(["a", 1]) + messages.frame({"b": "ü" * 1000})
+def test_lines_are_put_together_from_any_pieces() -> None:
+    words = messages.dump({"b": "ü\t\n" * 1000})
+    data = messages.line("a", "1") + messages.line("b", words)
     inbox = messages.Inbox()
-    found = [message for byte in data for message in inbox.feed(bytes([byte]))]
-    assert found == [["a", 1], {"b": "ü" * 1000}]
+    found = [line.split("\t") for byte in data for line in inbox.feed(bytes([byte]))]
+    assert found == [["a", "1"], ["b", words]]
+    assert inbox.is_empty
+    assert list(messages.Inbox().feed(data)) == ["a\t1", f"b\t{words}"]
+
+
+def test_what_is_to_be_passed_on_arrives_beside_the_message() -> None:
+    heard = messages.hear(messages.say("submit", '["a"]', '["b\\t"]', worker="w"))
+    assert (heard["verb"], heard["worker"], heard["parts"]) == ("submit", "w", ['["a"]', '["b\\t"]'])
+    assert messages.hear(messages.say("attach"))["parts"] == []
 
 
 def test_words_of_another_version_are_refused() -> None:

@@ -55,7 +55,7 @@ class Case:
     complete: bool
     since: float = field(default_factory=time.monotonic)
     ask_at: float = 0.0
-    #: What each foreman knows: claim, timeout, whether it travels alone; None if it is dead.
+    #: What each foreman knows, by token (see Foreman._hear_fence); None if it is dead.
     answers: dict[Incarnation, dict[int, list[Any]] | None] = field(default_factory=dict)
 
     @property
@@ -104,7 +104,7 @@ class Adoption:
         number = next(self._numbers)
         self._questions[number] = case, foreman
         keys = [messages.key_of(orphan.id.hex, token) for token, orphan in case.orphans.items()]
-        self.runner.say(foreman[0], "fence", number, former=case.former, keys=keys, complete=case.complete)
+        self.runner.say(foreman[0], "fence", number=number, former=case.former, keys=keys, complete=case.complete)
 
     def answered(self, number: int, told: dict[str, Any]) -> None:
         case, foreman = self._questions.pop(number, (None, ("", "")))
@@ -116,7 +116,7 @@ class Adoption:
         elif "refused" in told:
             logger.error("The foreman %s does not answer: %s.", foreman[0], told["refused"])
         else:
-            case.answers[foreman] = {messages.name_of(each[0])[1]: each for each in told["known"]}
+            case.answers[foreman] = {messages.token_of(key): facts for key, *facts in told["known"]}
             if told["known"]:
                 # We may have runs there from now on.
                 self.runner.meet(*foreman)
@@ -183,8 +183,8 @@ class Adoption:
             taken = ledger.adopt(executions, case.former, worker)
         by_foreman: dict[Incarnation, list[tuple[Flight, bool]]] = {}
         for token in taken:
-            foreman, (claim, timeout, alone) = known[token]
-            flight = Flight(messages.claim_from_json(claim)._replace(worker=worker), timeout)
+            foreman, (claim, names, timeout, alone) = known[token]
+            flight = Flight(messages.read_claim(claim, names)._replace(worker=worker), timeout)
             by_foreman.setdefault(foreman, []).append((flight, alone))
         for foreman, flights in by_foreman.items():
             self.runner.adopt(foreman, flights)

@@ -7,6 +7,7 @@ worker's row: whoever finds this worker lost knows whom to ask. A Ray that is aw
 outcomes wait at the foreman, and nothing more is claimed.
 """
 
+import json
 import logging
 import os
 import selectors
@@ -36,6 +37,12 @@ logger = logging.getLogger("django_manta")
 
 #: Short runs: so much work may be on Ray for each of its processors, so that it never waits for the next claim.
 WINDOW_SECONDS = 0.25
+
+#: So much work is claimed at a time, where runs are short: what is submitted together can be executed together.
+HANDFUL_SECONDS = 0.15
+
+#: A foreman keeps what is settled so much longer, and hears of many at a time.
+SETTLED_SECONDS = 0.05
 
 #: What was claimed and cannot be submitted is given back after so long: another worker may reach Ray.
 OVERDUE_SECONDS = 2.0
@@ -78,7 +85,7 @@ class OnRay:
             on_message=self._hear,
             on_gone=self._envoy_gone,
         )
-        self.durations = Durations()
+        self.durations = Durations(steady=True)
         self.cpus = 1.0
         self.backlog: deque[Flight] = deque()
         self.abroad: dict[int, Abroad] = {}
@@ -95,6 +102,7 @@ class OnRay:
         self._away_since: float | None = None
         #: What each foreman is to be told that it need not keep any longer.
         self._told: dict[str, list[str]] = {}
+        self._say_settled_at: float | None = None
 
     @property
     def words(self) -> str:
@@ -172,7 +180,7 @@ class OnRay:
 
     def _handful(self, window: int) -> int:
         overall = self.durations.overall
-        return window // 4 if overall is not None and overall < 0.005 else 1
+        return 1 if overall is None else min(window // 4, int(HANDFUL_SECONDS / max(overall, 1e-6)))
 
     def next_appetite(self, now: float) -> float | None:
         return None
@@ -196,8 +204,8 @@ class OnRay:
 
     def _submit(self, flights: list[Flight], incarnation: str) -> None:
         kinds: list[dict[str, Any]] = []
-        places: dict[str, int] = {}
-        orders = []
+        places: dict[tuple[int, bool], int] = {}
+        orders, claims = [], []
         for flight in flights:
             claim = flight.claim
             try:
@@ -208,15 +216,23 @@ class OnRay:
                 self.host.settle(flight, refuse(claim, refusal, "ray"))
                 continue
             alone = special or claim.suspect or bool(claim.losses or claim.crashes)
-            kind = {"options": options, "alone": alone}
-            place = places.setdefault(messages.dump(kind), len(kinds))
+            # What was found for one is the same object for all that ask for the same.
+            place = places.setdefault((id(options), alone), len(kinds))
             if place == len(kinds):
-                kinds.append(kind)
-            orders.append([place, flight.timeout, messages.claim_to_json(claim)])
+                kinds.append({"options": options, "alone": alone})
+            orders.append([place, flight.timeout, claim.id.hex, claim.token, claim.task])
+            claims.append(messages.write_claim(claim))
             self.abroad[claim.token] = Abroad(flight, self.home, incarnation, alone)
         if orders:
             self.say(
-                self.home, "submit", incarnation=incarnation, environment=self.environment, kinds=kinds, orders=orders
+                self.home,
+                "submit",
+                *claims,
+                incarnation=incarnation,
+                environment=self.environment,
+                kinds=kinds,
+                fields=messages.FIELDS,
+                orders=orders,
             )
 
     def overdue(self, now: float) -> list[Flight]:
@@ -230,8 +246,11 @@ class OnRay:
         times = [self.envoy.tend(now)]
         if self.envoy.is_up and (not self._introduced or self._worker != self.host.id):
             self._introduce()
-        self._flush_settled()
-        times.append(self.adoption.tend(now))
+        if self._told:
+            self._say_settled_at = self._say_settled_at or now + SETTLED_SECONDS
+            if now >= self._say_settled_at:
+                self._flush_settled()
+        times += [self._say_settled_at, self.adoption.tend(now)]
         return min((due for due in times if due is not None), default=None)
 
     def cancel(self, flight: Flight) -> list[Flight]:
@@ -256,6 +275,7 @@ class OnRay:
                 self._told.setdefault(told[0], []).append(told[1])
 
     def _flush_settled(self) -> None:
+        self._say_settled_at = None
         if not self._told:
             return
         told, self._told = self._told, {}
@@ -302,18 +322,17 @@ class OnRay:
         self.host.adopted(flight for flight, _ in flights)
         self.say(foreman[0], "adopt", keys=[_key(flight.claim) for flight, _ in flights])
 
-    def say(self, name: str, verb: str, number: int | None = None, **facts: Any) -> None:
-        self.envoy.send(["say", name, number, messages.say(verb, worker=self._worker, **facts)])
+    def say(self, name: str, verb: str, *parts: str, number: int | None = None, **facts: Any) -> None:
+        self.envoy.send(["say", name, number], messages.say(verb, *parts, worker=self._worker, **facts))
 
-    def _hear(self, message: list[Any]) -> None:
+    def _hear(self, message: list[Any], text: str) -> None:
         kind, *body = message
         if kind == "heard":
-            name, self.cpus, events = body
-            for event in events:
+            name, self.cpus = body
+            for event in json.loads(text):
                 self._heed(name, event)
         elif kind == "answer":
-            number, text = body
-            self.adoption.answered(number, messages.hear(text))
+            self.adoption.answered(body[0], messages.hear(text))
         elif kind == "foreman":
             self._found(*body)
         elif kind == "gone":
@@ -389,6 +408,9 @@ class OnRay:
         del self.abroad[token]
         self.unsettled[token] = name, key
         if kind == "ended":
+            if flight.started_at is None:
+                # The foreman does not tell of both when they come together.
+                self.host.started(flight)
             settled, row = body
             outcome = None if row is None else messages.outcome_from_json(flight.claim.id, token, row)
             self.host.ended(flight, outcome, settled)
@@ -445,4 +467,12 @@ def _needs(config: Config, claim: Claimed) -> tuple[dict[str, Any], bool]:
 @lru_cache(maxsize=4096)
 def _needed(config: Config, task: str, queue: str, backend: str, overrides: str) -> tuple[dict[str, Any], bool]:
     asked = resolve(config, task, queue, 0, backend, overrides).options.ray
-    return resources.ray_options(asked, config.runtime_envs, config.ray["RUNTIME_ENV"]), resources.is_special(asked)
+    options = resources.ray_options(asked, config.runtime_envs, config.ray["RUNTIME_ENV"])
+    return _same(messages.dump(options)), resources.is_special(asked)
+
+
+@lru_cache(maxsize=4096)
+def _same(options: str) -> dict[str, Any]:
+    """One object for all who ask for the same: tasks that do may share a chunk."""
+    same: dict[str, Any] = json.loads(options)
+    return same

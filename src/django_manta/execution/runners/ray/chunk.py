@@ -8,6 +8,7 @@ uses a process for many chunks, and the connection is kept from one to the next.
 """
 
 import faulthandler
+import json
 import os
 import signal
 import socket
@@ -27,10 +28,13 @@ CONNECT_SECONDS = 10.0
 
 READ_BYTES = 64 * 1024
 
+#: A message to the foreman: what it is, and what belongs to it.
+type Parts = tuple[str, ...]
+
 
 def execute(payload: bytes) -> bytes:
     """Execute a chunk. What could not be told over the connection is returned."""
-    order = messages.hear(payload.decode())
+    order = messages.hear(messages.from_bytes(payload))
     _load_django(order["environment"])
     return _executor().execute(order)
 
@@ -81,44 +85,48 @@ class Executor:
         faulthandler.enable(sys.__stderr__ or 2)
         self._foreman: tuple[Any, ...] = ()
         self._connection: socket.socket | None = None
-        self._orders: deque[Claimed] = deque()
+        #: What is left to execute: keys, and claims as they were written.
+        self._orders: deque[tuple[str, str]] = deque()
         self._lock = threading.Lock()
         #: Both threads write, and a frame must not end up inside another.
         self._sending = threading.Lock()
         self._current: str | None = None
         #: The execution to interrupt, what that counts as, and why.
         self._interrupt: tuple[str, str, str] | None = None
-        self._undelivered: list[Any] = []
+        self._undelivered: list[Parts] = []
+        # Ray executes plain tasks in the main thread, the only one that a signal handler can be set in.
+        self._is_main = threading.current_thread() is threading.main_thread()
         # A process that a task forks must not hold our connection: the foreman waits for its end.
         os.register_at_fork(after_in_child=self._disown)
 
     def execute(self, order: dict[str, Any]) -> bytes:
         self._undelivered = []
-        claims = [messages.claim_from_json(claim) for claim in order["claims"]]
         self._connect(order["foreman"])
         with self._lock:
-            self._orders = deque(claims)
+            self._orders = deque(zip(order["keys"], order["parts"], strict=True))
         # Before anybody can ask for it: whoever has no handler for the signal is ended by it.
         self._put_right()
-        self._send(["hello", order["foreman"]["secret"], order["chunk"], os.getpid(), _node()])
-        told: list[Any] = []
-        while (claim := self._next()) is not None:
+        hello = [order["foreman"]["secret"], order["chunk"], os.getpid(), _node()]
+        self._send(("hello", messages.dump(hello)))
+        told: tuple[Parts, ...] = ()
+        while (given := self._next()) is not None:
+            key, written = given
             self._put_right()
-            if not self._send(*told, ["started", _key(claim)]):
+            if not self._send(*told, ("started", key)):
                 # Nobody would know what this process was at: the rest is for one that can be heard.
-                self._undelivered.append(["given back", [_key(claim), *map(_key, self._orders)]])
-                told = []
+                self._undelivered.append(_given_back([key, *(key for key, _ in self._orders)]))
+                told = ()
                 break
-            told = [self._execute(claim)]
-        self._send(*told, ["done", order["chunk"]])
-        return messages.dump(self._undelivered).encode("utf-8", "surrogatepass") if self._undelivered else b""
+            told = (self._execute(key, messages.read_claim(written, order["fields"])),)
+        self._send(*told, ("done",))
+        return b"".join(messages.line(*parts) for parts in self._undelivered)
 
-    def _next(self) -> "Claimed | None":
+    def _next(self) -> tuple[str, str] | None:
         with self._lock:
-            self._current = _key(self._orders[0]) if self._orders else None
+            self._current = self._orders[0][0] if self._orders else None
             return self._orders.popleft() if self._orders else None
 
-    def _execute(self, claim: "Claimed") -> list[Any]:
+    def _execute(self, key: str, claim: "Claimed") -> Parts:
         from django_manta.execution.executor import execute
         from django_manta.execution.runners import kept, wire
 
@@ -127,20 +135,21 @@ class Executor:
         with self._lock:
             self._current = None
         if execution.settlement is None:
-            return ["ended", _key(claim), False, None]
+            return "ended", key, "", messages.dump(["ended", key, False, None])
         row = wire.write(execution.settlement)
         settled = execution.settled or kept.settled_here(claim, row, worker=None)
         if settled:
             # What is settled already need not travel whole.
             row.text = ""
-        return ["ended", _key(claim), settled, messages.outcome_to_json(row)]
+        told = messages.dump(["ended", key, settled, messages.outcome_to_json(row)])
+        return "ended", key, f"{row.duration:.6f}", told
 
     def _put_right(self) -> None:
         """Begin each execution as the first one began, whatever the last one has changed."""
         from django_manta.execution import limits
 
         self.recorder.begin()
-        if threading.current_thread() is threading.main_thread():
+        if self._is_main and signal.getsignal(signal.SIGUSR1) != self._raise_inside:
             signal.signal(signal.SIGUSR1, self._raise_inside)
         limits.forget()
 
@@ -172,9 +181,9 @@ class Executor:
         self._connection, self._foreman = connection, wanted
         threading.Thread(target=self._read, args=(connection,), name="manta-reader", daemon=True).start()
 
-    def _send(self, *frames: Any) -> bool:
+    def _send(self, *told: Parts) -> bool:
         """Write to the foreman. Whether that was possible; what may not be lost is kept otherwise."""
-        data = b"".join(map(messages.frame, frames))
+        data = b"".join([messages.line(*parts) for parts in told])
         try:
             with self._sending:
                 if self._connection is not None:
@@ -182,36 +191,36 @@ class Executor:
                     return True
         except OSError:
             self._hang_up()
-        self._undelivered += [each for each in frames if each[0] in ("ended", "given back")]
+        self._undelivered += [parts for parts in told if parts[0] in ("ended", "given back")]
         return False
 
     def _read(self, connection: socket.socket) -> None:
         inbox = messages.Inbox()
         try:
             while data := connection.recv(READ_BYTES):
-                for kind, *body in inbox.feed(data):
-                    self._obey(kind, body)
+                for line in inbox.feed(data):
+                    self._obey(*json.loads(line))
         except OSError:
             pass
         # Ray ends this process when the foreman is gone. If only the connection is, the chunk goes on.
         if self._connection is connection:
             self._hang_up()
 
-    def _obey(self, kind: str, body: list[Any]) -> None:
+    def _obey(self, kind: str, *body: str) -> None:
         with self._lock:
             if kind == "take back":
                 # Under the lock: none of them can be started after this is sent.
-                keys = [_key(claim) for claim in self._orders]
+                keys = [key for key, _ in self._orders]
                 self._orders.clear()
-                self._send(["given back", keys])
+                self._send(_given_back(keys))
             elif kind == "interrupt":
-                key = body[0]
-                waiting = [claim for claim in self._orders if _key(claim) == key]
+                key, outcome, reason = body
+                waiting = [order for order in self._orders if order[0] == key]
                 if waiting:
                     self._orders.remove(waiting[0])
-                    self._send(["given back", [key]])
+                    self._send(_given_back([key]))
                 elif self._current == key:
-                    self._interrupt = key, body[1], body[2]
+                    self._interrupt = key, outcome, reason
                     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
 
     def _hang_up(self) -> None:
@@ -223,8 +232,8 @@ class Executor:
         self._hang_up()
 
 
-def _key(claim: "Claimed") -> str:
-    return messages.key_of(claim.id.hex, claim.token)
+def _given_back(keys: list[str]) -> Parts:
+    return "given back", messages.dump(keys)
 
 
 def _node() -> str:

@@ -8,6 +8,8 @@ ended by Ray after a while, wherever it lives: here that costs a process, which 
 
 import asyncio
 import contextlib
+import itertools
+import json
 import os
 import select
 import signal
@@ -41,7 +43,8 @@ def main() -> None:
         # It is the worker's business. Handlers, not SIG_IGN: a Ray that is started here would inherit that.
         signal.signal(number, lambda number, frame: None)
     inbox = messages.Inbox()
-    hello, *rest = _first_message(channel, inbox)
+    first, *rest = _first_lines(channel, inbox)
+    hello = json.loads(first)
     sys.path[:] = hello["path"]
     try:
         _join(channel, hello)
@@ -54,7 +57,7 @@ def main() -> None:
         _leave(hello)
 
 
-def _first_message(channel: socket.socket, inbox: messages.Inbox) -> list[Any]:
+def _first_lines(channel: socket.socket, inbox: messages.Inbox) -> list[str]:
     while True:
         data = channel.recv(65536)
         if not data:
@@ -65,7 +68,7 @@ def _first_message(channel: socket.socket, inbox: messages.Inbox) -> list[Any]:
 
 def _tell(channel: socket.socket, message: list[Any]) -> None:
     with contextlib.suppress(OSError):
-        channel.sendall(messages.frame(message))
+        channel.sendall(messages.line(messages.dump(message)))
 
 
 # -- joining -----------------------------------------------------------------------------------------
@@ -134,7 +137,7 @@ class Gone(Exception):
     """There is no such foreman: it was never started here, or it is dead."""
 
 
-async def _serve(channel: socket.socket, hello: dict[str, Any], inbox: messages.Inbox, rest: list[Any]) -> None:
+async def _serve(channel: socket.socket, hello: dict[str, Any], inbox: messages.Inbox, rest: list[str]) -> None:
     await Envoy(channel, hello, inbox, rest).serve()
 
 
@@ -145,7 +148,7 @@ class Finished(Exception):
 class Envoy:
     """Between one worker and the foremen that it knows."""
 
-    def __init__(self, channel: socket.socket, hello: dict[str, Any], inbox: messages.Inbox, rest: list[Any]) -> None:
+    def __init__(self, channel: socket.socket, hello: dict[str, Any], inbox: messages.Inbox, rest: list[str]) -> None:
         self.channel = channel
         self.inbox = inbox
         self.hello = hello
@@ -158,8 +161,8 @@ class Envoy:
         self.channel.setblocking(False)
         reader, self._writer = await asyncio.open_connection(sock=self.channel)
         self.tell(["here"])
-        for message in self.rest:
-            self._obey(*message)
+        for order in self.rest:
+            self._obey(order)
         ended = asyncio.create_task(self._ended.wait())
         while True:
             reading = asyncio.ensure_future(reader.read(256 * 1024))
@@ -170,8 +173,8 @@ class Envoy:
             if not (data := reading.result()):
                 await self._say_the_rest()
                 return
-            for message in self.inbox.feed(data):
-                self._obey(*message)
+            for order in self.inbox.feed(data):
+                self._obey(order)
 
     def end(self, why: str) -> None:
         self.tell(["away", why])
@@ -183,10 +186,12 @@ class Envoy:
         while time.monotonic() < deadline and any(line.has_unsaid for line in self.lines.values()):
             await asyncio.sleep(0.01)
 
-    def tell(self, message: list[Any]) -> None:
-        self._writer.write(messages.frame(message))
+    def tell(self, message: list[Any], *parts: str) -> None:
+        self._writer.write(messages.line(messages.dump(message), *parts))
 
-    def _obey(self, kind: str, *body: Any) -> None:
+    def _obey(self, order: str) -> None:
+        head, _, text = order.partition("\t")
+        kind, *body = json.loads(head)
         if kind == "open":
             # Under another identity than before everything begins anew.
             worker, name = body
@@ -196,7 +201,7 @@ class Envoy:
                 self.lines, self.worker = {}, worker
             self._line(name, create=True)
         elif kind == "say":
-            name, number, text = body
+            name, number = body
             self._line(name).say(number, text)
         elif kind == "close" and body[0] in self.lines:
             self.lines.pop(body[0]).finish()
@@ -315,17 +320,26 @@ class Line:
         return None
 
     async def _speak(self) -> None:
-        """One after the other, in the order of the worker's words. All may be said twice."""
+        """
+        In the order of the worker's words, one message after the other: what it says meanwhile is the next one. All
+        may be said twice.
+        """
         while True:
-            number, text = await self.unsaid.get()
-            if not text:
-                raise Finished
+            waiting = [await self.unsaid.get()]
+            while not self.unsaid.empty():
+                waiting.append(self.unsaid.get_nowait())
+            said = list(itertools.takewhile(lambda each: each[1], waiting))
             self._saying = True
-            while (answer := await self._call("speak", text)) is None:
-                pass
+            if said:
+                lines = "\n".join(text for _, text in said)
+                while (answer := await self._call("speak", lines)) is None:
+                    pass
+                for (number, _), told in zip(said, answer.split("\n"), strict=True):
+                    if number is not None:
+                        self.envoy.tell(["answer", number], told)
             self._saying = False
-            if number is not None:
-                self.envoy.tell(["answer", number, answer])
+            if len(said) < len(waiting):
+                raise Finished
 
     async def _listen(self) -> None:
         while True:
@@ -335,14 +349,15 @@ class Line:
                 # What it had said may be lost: it says again all that it holds for us.
                 await self._attach()
                 continue
-            told = messages.hear(heard)
+            head, _, events = heard.partition("\t")
+            told = messages.hear(head)
             if told.get("refused") == "unknown":
                 await self._attach()
             elif "refused" in told:
                 self.envoy.tell(["refused", self.name, told["refused"]])
                 await asyncio.Event().wait()
-            elif told["events"] or told["cpus"]:
-                self.envoy.tell(["heard", self.name, told["cpus"], told["events"]])
+            else:
+                self.envoy.tell(["heard", self.name, told["cpus"]], events)
 
 
 if __name__ == "__main__":

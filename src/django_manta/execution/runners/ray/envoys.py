@@ -1,6 +1,7 @@
 """A worker's side of its envoy (envoy.py): a process, and a channel to it that never blocks."""
 
 import contextlib
+import json
 import logging
 import selectors
 import socket
@@ -31,7 +32,7 @@ class Envoy:
         selector: selectors.BaseSelector,
         hello: dict[str, Any],
         *,
-        on_message: Callable[[list[Any]], None],
+        on_message: Callable[[list[Any], str], None],
         on_gone: Callable[[], None],
     ) -> None:
         self.selector = selector
@@ -90,9 +91,9 @@ class Envoy:
                 self._process.kill()
                 self._process.wait()
 
-    def send(self, message: Any) -> None:
+    def send(self, message: Any, *parts: str) -> None:
         if self._channel is not None:
-            self._outbox += messages.frame(message)
+            self._outbox += messages.line(messages.dump(message), *parts)
             self._flush()
 
     def _flush(self) -> None:
@@ -125,8 +126,9 @@ class Envoy:
             if not data:
                 self._died()
                 return
-            for message in self._inbox.feed(data):
-                self._on_message(message)
+            for line in self._inbox.feed(data):
+                head, _, rest = line.partition("\t")
+                self._on_message(json.loads(head), rest)
 
     def _died(self) -> None:
         self._hang_up()

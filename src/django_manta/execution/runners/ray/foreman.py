@@ -27,12 +27,16 @@ from django_manta.execution.runners.flights import GRACE_SECONDS
 from django_manta.execution.runners.ray import chunk as chunks
 from django_manta.execution.runners.ray import messages
 
-#: How much work is put into one Ray task, and how many runs at the most.
-CHUNK_SECONDS = 0.04
-CHUNK_RUNS = 100
+#: How much work is put into one Ray task, and how many runs at the most. From one task to the next Ray needs some
+#: milliseconds, in which its processor has nothing to do.
+CHUNK_SECONDS = 0.15
+CHUNK_RUNS = 200
+
+#: What is larger than about 100 kB Ray does not send with the task, but stores somewhere first.
+CHUNK_CHARACTERS = 90_000
 
 #: The mates of a run that takes longer than this are taken back and given to others.
-SLOW_SECONDS = 0.1
+SLOW_SECONDS = 0.2
 
 #: What a process wrote before it died has so long to arrive.
 LAST_WORDS_SECONDS = 3.0
@@ -43,8 +47,13 @@ LONELY_SECONDS = 60.0
 #: How often the cluster is asked how large it is.
 COUNT_SECONDS = 5.0
 
-#: At most so many events in one answer.
+#: At most so many events in one answer. With so many runs in hand the next answer comes so long after the last.
 EVENTS = 2_000
+BUSY_RUNS = 50
+ANSWER_SECONDS = 0.025
+
+#: A chunk of many is listened to this often. What it has written meanwhile is safe: it is the kernel's.
+READ_SECONDS = 0.01
 
 #: How many lost workers are remembered, whose submissions are refused.
 FENCED = 100_000
@@ -58,7 +67,8 @@ class Held:
     run: str
     task: str
     worker: str
-    claim: list[Any]
+    #: As its worker wrote it: only who executes it has to read it.
+    claim: str
     timeout: float | None
     kind: "Kind"
     chunk: "Chunk | None" = None
@@ -79,6 +89,8 @@ class Kind:
     options: dict[str, Any]
     environment: dict[str, Any]
     alone: bool
+    #: Which field stands where in a claim.
+    fields: list[str]
 
 
 @dataclass(slots=True, eq=False)
@@ -88,6 +100,8 @@ class Chunk:
     id: str
     held: dict[str, Held]
     ref: Any = None
+    #: The run that it is at.
+    head: Held | None = None
     connection: "Connection | None" = None
     pid: int = 0
     node: str = ""
@@ -102,19 +116,37 @@ class Outbox:
     """What one worker is to be told."""
 
     def __init__(self) -> None:
-        self.events: deque[str] = deque()
+        self.starts: dict[str, Held] = {}
+        self.ends: deque[str] = deque()
         self.filled = asyncio.Event()
+        self._answered_at = 0.0
 
-    def add(self, event: str) -> None:
-        self.events.append(event)
+    def started(self, held: Held) -> None:
+        self.starts[held.key] = held
         self.filled.set()
 
-    async def take(self, seconds: float) -> list[str]:
-        if not self.events:
-            self.filled.clear()
+    def ended(self, held: Held) -> None:
+        # Who hears that it ended need not hear that it had started.
+        self.starts.pop(held.key, None)
+        self.ends.append(held.end)
+        self.filled.set()
+
+    async def take(self, seconds: float, pause: float) -> list[str]:
+        """What there is to tell, not sooner than ``pause`` after the last: short ones cost as much as long ones."""
+        if not self.filled.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.filled.wait(), seconds)
-        return [self.events.popleft() for _ in range(min(EVENTS, len(self.events)))]
+        if (early := self._answered_at + pause - time.monotonic()) > 0:
+            await asyncio.sleep(early)
+        events = [self.ends.popleft() for _ in range(min(EVENTS, len(self.ends)))]
+        now = time.monotonic()
+        for held in self.starts.values():
+            events.append(messages.dump(["started", held.key, now - (held.started_at or now)]))
+        self.starts.clear()
+        if not self.ends:
+            self.filled.clear()
+        self._answered_at = time.monotonic()
+        return events
 
 
 class Foreman:
@@ -124,7 +156,7 @@ class Foreman:
         self.name = name
         self.incarnation = secrets.token_hex(8)
         self.secret = secrets.token_hex(16)
-        self.durations = Durations()
+        self.durations = Durations(steady=True)
         self.cpus = 1.0
         self.held: dict[str, Held] = {}
         self.chunks: dict[str, Chunk] = {}
@@ -138,6 +170,11 @@ class Foreman:
     # -- what it is told -------------------------------------------------------------------------
 
     async def speak(self, text: str) -> str:
+        """What a worker has to say, a message a line; and the answers."""
+        await self._open()
+        return "\n".join(map(self._speak, text.split("\n")))
+
+    def _speak(self, text: str) -> str:
         try:
             message = messages.hear(text)
             verb = getattr(self, f"_hear_{message['verb']}", None)
@@ -145,7 +182,6 @@ class Foreman:
                 return self._answer(refused=f"unknown verb {message['verb']!r}")
         except (messages.UnknownProtocol, ValueError, KeyError, AttributeError) as error:
             return self._answer(refused=str(error))
-        await self._open()
         answer: str = verb(message)
         return answer
 
@@ -162,7 +198,7 @@ class Foreman:
         self.outboxes[worker] = Outbox()
         for held in self.held.values():
             if held.worker == worker:
-                self._tell_again(held)
+                self._tell(held)
         return self._answer()
 
     def _hear_submit(self, message: dict[str, Any]) -> str:
@@ -172,10 +208,10 @@ class Foreman:
             return self._answer(refused="fenced")
         if message["incarnation"] != self.incarnation:
             return self._answer(refused="incarnation")
-        kinds = [Kind(each["options"], message["environment"], each["alone"]) for each in message["kinds"]]
+        common = message["environment"], message["fields"]
+        kinds = [Kind(each["options"], common[0], each["alone"], common[1]) for each in message["kinds"]]
         new = []
-        for number, timeout, claim in message["orders"]:
-            run, token, task = messages.name_of(claim)
+        for (number, timeout, run, token, task), claim in zip(message["orders"], message["parts"], strict=True):
             key = messages.key_of(run, token)
             if key not in self.held:
                 held = Held(key, run, task, worker, claim, timeout, kinds[number])
@@ -211,14 +247,16 @@ class Foreman:
             over = [each.key for each in self.held.values() if _is_over(each, message, asked)]
             self._hear_settled({"keys": over})
         known = [self.held[key] for key in message["keys"] if key in self.held]
-        return self._answer(known=[[held.claim, held.timeout, held.kind.alone] for held in known])
+        return self._answer(
+            known=[[held.key, held.claim, held.kind.fields, held.timeout, held.kind.alone] for held in known]
+        )
 
     def _hear_adopt(self, message: dict[str, Any]) -> str:
         for key in message["keys"]:
             held = self.held.get(key)
             if held is not None:
                 held.worker = message["worker"]
-                self._tell_again(held)
+                self._tell(held)
         return self._answer()
 
     async def listen(self, text: str) -> str:
@@ -226,24 +264,22 @@ class Foreman:
         worker = message["worker"]
         outbox = self.outboxes.get(worker)
         if worker in self.fenced or outbox is None:
-            return self._answer(refused="fenced" if worker in self.fenced else "unknown", events=[])
+            return self._answer(refused="fenced" if worker in self.fenced else "unknown")
         self._listened_at = time.monotonic()
-        events = await outbox.take(message["seconds"])
+        events = await outbox.take(message["seconds"], ANSWER_SECONDS if len(self.held) > BUSY_RUNS else 0.0)
         self._listened_at = time.monotonic()
         # The events are JSON already.
-        head = self._answer()
-        return f'{head[:-1]},"events":[{",".join(events)}]}}'
+        return f"{self._answer()}\t[{','.join(events)}]"
 
-    def _tell(self, held: Held, event: str) -> None:
+    def _tell(self, held: Held) -> None:
+        """How it stands with a run."""
         outbox = self.outboxes.get(held.worker)
-        if outbox is not None:
-            outbox.add(event)
-
-    def _tell_again(self, held: Held) -> None:
+        if outbox is None:
+            return
         if held.end:
-            self._tell(held, held.end)
+            outbox.ended(held)
         elif held.started_at is not None:
-            self._tell(held, messages.dump(["started", held.key, time.monotonic() - held.started_at]))
+            outbox.started(held)
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -297,17 +333,19 @@ class Foreman:
             self._launch_chunks(alike)
 
     def _launch_chunks(self, alike: list[Held]) -> None:
-        # Not all into one: every processor shall have something to do.
-        most = min(CHUNK_RUNS, math.ceil(len(alike) / self.cpus))
+        most = CHUNK_RUNS
+        if sum(chunk.connection is None for chunk in self.chunks.values()) < self.cpus:
+            # Not all into one: every processor shall have something to do.
+            most = min(most, math.ceil(len(alike) / self.cpus))
         together: list[Held] = []
-        seconds = 0.0
+        seconds, characters = 0.0, 0
         for held in alike:
-            expected = self.durations.of(held.task) or 0.0
-            if together and (len(together) >= most or seconds + expected > CHUNK_SECONDS):
+            seconds += self.durations.of(held.task) or 0.0
+            characters += len(held.claim)
+            if together and (len(together) >= most or seconds > CHUNK_SECONDS or characters > CHUNK_CHARACTERS):
                 self._launch(together)
-                together, seconds = [], 0.0
+                together, seconds, characters = [], self.durations.of(held.task) or 0.0, len(held.claim)
             together.append(held)
-            seconds += expected
         self._launch(together)
 
     def _launch(self, together: list[Held]) -> None:
@@ -322,9 +360,10 @@ class Foreman:
             "chunk": chunk.id,
             "foreman": {"host": self._host, "port": self._port, "secret": self.secret, "tls": chunks.uses_tls()},
             "environment": kind.environment,
-            "claims": [held.claim for held in together],
+            "fields": kind.fields,
+            "keys": list(chunk.held),
         }
-        payload = messages.dump(order).encode("utf-8", "surrogatepass")
+        payload = messages.to_bytes("\t".join((messages.dump(order), *(held.claim for held in together))))
         try:
             chunk.ref = self._remote.options(name=f"manta:{together[0].run}{more}", **kind.options).remote(payload)
         except Exception as error:
@@ -346,9 +385,8 @@ class Foreman:
             # Whatever it wrote comes before the end of its connection.
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(chunk.over.wait(), LAST_WORDS_SECONDS if chunk.connection is not None else 0.0)
-        if undelivered:
-            for frame in json.loads(undelivered.decode("utf-8", "surrogatepass")):
-                self._heed(chunk, frame)
+        for line in messages.Inbox().feed(undelivered):
+            self._heed(chunk, *line.split("\t"))
         del self.chunks[chunk.id]
         if chunk.connection is not None:
             chunk.connection.chunks.discard(chunk.id)
@@ -412,59 +450,71 @@ class Foreman:
             held.chunk = None
             if held.unwanted:
                 self._end(held, ["returned", held.key])
-            else:
+            elif held.key in self.held:
                 again.append(held)
         self._dispatch(again)
 
     # -- what chunks tell ------------------------------------------------------------------------
 
-    def _heed(self, chunk: Chunk, frame: list[Any]) -> None:
-        kind = frame[0]
-        if kind == "given back":
-            given_back = [held for key in frame[1] if (held := chunk.held.pop(key, None)) is not None]
-            chunk.asked_back = False
-            self._return_or_dispatch([held for held in given_back if held.chunk is chunk and not held.end])
-            return
-        if kind == "done":
-            chunk.over.set()
-            return
-        held = chunk.held.get(frame[1])
-        if held is None or held.end or held.chunk is not chunk:
-            return
+    def _heed(self, chunk: Chunk, kind: str, *parts: str) -> None:
         if kind == "started":
-            self._started(chunk, held)
+            held = chunk.held.get(parts[0])
+            if held is not None:
+                self._started(chunk, held)
         elif kind == "ended":
-            if frame[3] is not None:
-                self.durations.note(held.task, frame[3][2])
-            self._end(held, frame)
+            key, seconds, event = parts
+            held = chunk.held.get(key)
+            if held is not None:
+                if seconds:
+                    self.durations.note(held.task, float(seconds))
+                self._ended(held, event)
+        elif kind == "given back":
+            given_back = [held for key in json.loads(parts[0]) if (held := chunk.held.pop(key, None)) is not None]
+            chunk.asked_back = False
+            self._return_or_dispatch(given_back)
+        elif kind == "done":
+            chunk.over.set()
 
     def _started(self, chunk: Chunk, held: Held) -> None:
         held.started_at = time.monotonic()
-        loop = asyncio.get_running_loop()
+        chunk.head = held
         if held.timeout is not None:
             held.doomed = "TIMED_OUT", f"The task ran longer than its timeout of {held.timeout:g} s."
-            held.timer = loop.call_later(held.timeout + GRACE_SECONDS, self._kill, held)
+            delay = held.timeout + GRACE_SECONDS
+            held.timer = asyncio.get_running_loop().call_later(delay, self._kill, held)
         if held.unwanted:
             self._cancel(held, "CANCELLED", "It was cancelled.")
-        if len(chunk.held) > 1:
-            loop.call_later(SLOW_SECONDS, self._take_back_behind, held)
-        self._tell(held, messages.dump(["started", held.key, 0.0]))
+        self._tell(held)
 
     def _end(self, held: Held, event: list[Any]) -> None:
+        self._ended(held, messages.dump(event))
+
+    def _ended(self, held: Held, event: str) -> None:
         if held.timer is not None:
             held.timer.cancel()
-        held.end = messages.dump(event)
+        held.end = event
         if held.chunk is not None:
             held.chunk.held.pop(held.key, None)
             held.chunk = None
-        self._tell(held, held.end)
+        self._tell(held)
 
-    def _take_back_behind(self, head: Held) -> None:
-        chunk = head.chunk
-        if chunk is None or head.end or len(chunk.held) < 2 or chunk.asked_back or chunk.connection is None:
+    def _look_at(self, chunk: Chunk) -> None:
+        """Whether the run that a chunk of many is at takes too long for those behind it."""
+        head = chunk.head
+        if len(chunk.held) < 2 or chunk.id not in self.chunks:
             return
-        assert head.started_at is not None
-        self.durations.note(head.task, time.monotonic() - head.started_at)
+        delay = SLOW_SECONDS
+        if head is not None and head.started_at is not None and not head.end:
+            delay -= time.monotonic() - head.started_at
+            if delay <= 0:
+                self._take_back_behind(chunk, head, head.started_at)
+                return
+        asyncio.get_running_loop().call_later(max(delay, 0.01), self._look_at, chunk)
+
+    def _take_back_behind(self, chunk: Chunk, head: Held, started_at: float) -> None:
+        if chunk.asked_back or chunk.connection is None:
+            return
+        self.durations.note(head.task, time.monotonic() - started_at)
         chunk.asked_back = True
         chunk.connection.send(["take back"])
 
@@ -519,27 +569,37 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         try:
-            for frame in self.inbox.feed(data):
-                self._heed(frame)
+            for line in self.inbox.feed(data):
+                kind, *parts = line.split("\t")
+                if kind == "hello":
+                    self._greet(*json.loads(parts[0]))
+                elif self._current is not None:
+                    self.foreman._heed(self._current, kind, *parts)
         except (ValueError, KeyError, IndexError, TypeError):
             # Not one of ours, or a task has written over what it should not have.
             self.close()
+            return
+        if self._current is not None and len(self._current.held) > 1 and self.inbox.is_empty:
+            self._rest()
 
-    def _heed(self, frame: list[Any]) -> None:
-        if frame[0] == "hello":
-            _, secret, chunk_id, pid, node = frame
-            if not hmac.compare_digest(str(secret), self.foreman.secret):
-                self.close()
-                return
-            self._current = self.foreman.chunks.get(chunk_id)
-            if self._current is not None:
-                self.chunks.add(chunk_id)
-                self._current.connection, self._current.pid, self._current.node = self, pid, node
-                for held in list(self._current.held.values()):
-                    if held.unwanted:
-                        self.send(["interrupt", held.key, "CANCELLED", "It was cancelled."])
-        elif self._current is not None:
-            self.foreman._heed(self._current, frame)
+    def _rest(self) -> None:
+        """Read no more for a moment: to be woken for each of many short runs costs more than all that they say."""
+        assert self._transport is not None
+        self._transport.pause_reading()
+        asyncio.get_running_loop().call_later(READ_SECONDS, self._transport.resume_reading)
+
+    def _greet(self, secret: str, chunk_id: str, pid: int, node: str) -> None:
+        if not hmac.compare_digest(str(secret), self.foreman.secret):
+            self.close()
+            return
+        self._current = self.foreman.chunks.get(chunk_id)
+        if self._current is not None:
+            self.chunks.add(chunk_id)
+            self._current.connection, self._current.pid, self._current.node = self, pid, node
+            self.foreman._look_at(self._current)
+            for held in list(self._current.held.values()):
+                if held.unwanted:
+                    self.send(["interrupt", held.key, "CANCELLED", "It was cancelled."])
 
     def connection_lost(self, error: Exception | None) -> None:
         for chunk_id in self.chunks:
@@ -549,7 +609,7 @@ class Connection(asyncio.Protocol):
 
     def send(self, frame: list[Any]) -> None:
         if self._transport is not None:
-            self._transport.write(messages.frame(frame))
+            self._transport.write(messages.line(messages.dump(frame)))
 
     def close(self) -> None:
         if self._transport is not None:

@@ -3,16 +3,20 @@ What workers, the foreman and chunks say to each other: JSON, with the version o
 
 A foreman outlives the release that started it, and a worker of another release may have to ask it about its runs:
 so nothing here is pickled, and whoever is spoken to in a version that it does not know says so.
+
+A message is a line of parts with tabs between them; JSON has neither raw tabs nor raw line ends. The first part says
+what it is, and the others are passed on as they are by whoever has no use for what is in them: a claim is written
+down once, by the worker, and read once, where it is executed; and so is an outcome, the other way round.
 """
 
 import json
-import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, fields
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from django_manta.ids import read_id
 from django_manta.ledger import AttemptRecord, Claimed, Value, Written
 from django_manta.states import Outcome, State
 
@@ -30,16 +34,18 @@ def dump(message: Any) -> str:
     return _encode(message)
 
 
-def say(verb: str, **facts: Any) -> str:
-    """A message to a foreman."""
-    return _encode({"protocol": PROTOCOL, "verb": verb, **facts})
+def say(verb: str, *parts: str, **facts: Any) -> str:
+    """A message to a foreman, with what it is to pass on."""
+    return "\t".join((_encode({"protocol": PROTOCOL, "verb": verb, **facts}), *parts))
 
 
 def hear(text: str) -> dict[str, Any]:
     """A message, or an answer. Raise UnknownProtocol for what was not meant for this version."""
-    message: dict[str, Any] = json.loads(text)
+    head, _, rest = text.partition("\t")
+    message: dict[str, Any] = json.loads(head)
     if message.get("protocol") != PROTOCOL:
         raise UnknownProtocol(f"a message in protocol {message.get('protocol')!r}, not {PROTOCOL}")
+    message["parts"] = rest.split("\t") if rest else []
     return message
 
 
@@ -57,16 +63,22 @@ def token_of(key: str) -> int:
 
 # -- claims ------------------------------------------------------------------------------------------
 
-#: Where in a claim which field stands. New ones are added at the end, so that releases understand each other.
-_FIELDS = Claimed._fields
+#: Which field stands where in a claim. It is told with the claims: another release has others.
+FIELDS = Claimed._fields
 _MOMENTS = tuple(
-    _FIELDS.index(name)
+    FIELDS.index(name)
     for name in ("enqueued_at", "run_after", "deadline", "expires_at", "started_at", "last_attempted_at")
 )
-_REFUSED_FOR, _HISTORY, _VALUES = (_FIELDS.index(name) for name in ("refused_for", "history", "values"))
+_REFUSED_FOR, _HISTORY, _VALUES = (FIELDS.index(name) for name in ("refused_for", "history", "values"))
 
 
-def claim_to_json(claim: Claimed) -> list[Any]:
+#: What another release does not know yet, and what stands for it.
+_ABSENT = {"history": (), "values": {}} | {
+    name: value for name, value in Claimed._field_defaults.items() if name not in ("history", "values")
+}
+
+
+def write_claim(claim: Claimed) -> str:
     """All that an executor needs, in the order of its fields: thousands a second are sent."""
     plain: list[Any] = list(claim)
     plain[0] = claim.id.hex
@@ -78,12 +90,15 @@ def claim_to_json(claim: Claimed) -> list[Any]:
         plain[_REFUSED_FOR] = claim.refused_for.total_seconds()
     plain[_HISTORY] = [_attempt_to_json(attempt) for attempt in claim.history] if claim.history else ()
     plain[_VALUES] = {run_id: list(value) for run_id, value in claim.values.items()} if claim.values else {}
-    return plain
+    return _encode(plain)
 
 
-def claim_from_json(plain: Sequence[Any]) -> Claimed:
-    kept = list(plain[: len(_FIELDS)])
-    kept[0] = UUID(hex=kept[0])
+def read_claim(written: str, names: Sequence[str] = FIELDS) -> Claimed:
+    kept = json.loads(written)
+    if tuple(names) != FIELDS:
+        told = dict(zip(names, kept, strict=True))
+        kept = [told.get(name, _ABSENT.get(name)) for name in FIELDS]
+    kept[0] = read_id(bytes.fromhex(kept[0]))
     for place in _MOMENTS:
         if kept[place] is not None:
             kept[place] = datetime.fromisoformat(kept[place])
@@ -92,11 +107,6 @@ def claim_from_json(plain: Sequence[Any]) -> Claimed:
     kept[_HISTORY] = tuple(_attempt_from_json(attempt) for attempt in kept[_HISTORY])
     kept[_VALUES] = {run_id: Value(*value) for run_id, value in kept[_VALUES].items()}
     return Claimed(*kept)
-
-
-def name_of(plain: Sequence[Any]) -> tuple[str, int, str]:
-    """The run, the token and the task of a claim as it travels."""
-    return plain[0], plain[1], plain[2]
 
 
 _ATTEMPT_FIELDS = tuple(field.name for field in fields(AttemptRecord))
@@ -144,33 +154,38 @@ def outcome_from_json(run_id: UUID, token: int, told: Sequence[Any]) -> Written:
     )
 
 
-# -- frames ------------------------------------------------------------------------------------------
-
-_LENGTH = struct.Struct("!I")
+# -- lines -------------------------------------------------------------------------------------------
 
 
-def frame(message: Any) -> bytes:
-    """A message on a stream: its length, and its JSON."""
-    body = _encode(message).encode("utf-8", "surrogatepass")
-    return _LENGTH.pack(len(body)) + body
+def to_bytes(text: str) -> bytes:
+    # A text may hold half of a pair of surrogates, where a task's words are passed on.
+    return text.encode("utf-8", "surrogatepass")
+
+
+def from_bytes(data: bytes) -> str:
+    return data.decode("utf-8", "surrogatepass")
+
+
+def line(*parts: str) -> bytes:
+    """A message on a stream."""
+    return to_bytes("\t".join(parts)) + b"\n"
 
 
 class Inbox:
-    """Puts messages together from whatever pieces a stream delivers."""
+    """Puts lines together from whatever pieces a stream delivers."""
 
     def __init__(self) -> None:
-        self._buffer = bytearray()
+        self._pieces: list[bytes] = []
 
-    def feed(self, data: bytes) -> Iterator[Any]:
-        self._buffer += data
-        start, end = 0, len(self._buffer)
-        try:
-            while end - start >= _LENGTH.size:
-                [length] = _LENGTH.unpack_from(self._buffer, start)
-                if end - start < _LENGTH.size + length:
-                    break
-                body = bytes(self._buffer[start + _LENGTH.size : start + _LENGTH.size + length])
-                start += _LENGTH.size + length
-                yield json.loads(body.decode("utf-8", "surrogatepass"))
-        finally:
-            del self._buffer[:start]
+    @property
+    def is_empty(self) -> bool:
+        return not self._pieces
+
+    def feed(self, data: bytes) -> Iterator[str]:
+        *ended, rest = data.split(b"\n")
+        if ended:
+            ended[0] = b"".join((*self._pieces, ended[0]))
+            self._pieces.clear()
+        if rest:
+            self._pieces.append(rest)
+        return map(from_bytes, ended)
