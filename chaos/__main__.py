@@ -9,7 +9,18 @@ import sys
 import time
 from importlib import import_module
 
-STORMS = ("kill", "stop", "deploy", "postgres", "cancel-race", "mergesort", "edges")
+STORMS = (
+    "kill",
+    "stop",
+    "deploy",
+    "postgres",
+    "cancel-race",
+    "mergesort",
+    "edges",
+    "ray-adoption",
+    "ray-faults",
+    "ray-away",
+)
 
 DESCRIPTION = """\
 Start real workers, kill, stop and cut them off in the middle of their work, and count what was lost.
@@ -25,6 +36,9 @@ storms:
   cancel-race  1,000 runs, each cancelled at a random moment while it waits, runs or ends
   mergesort    2,000 numbers sorted by examples/workflows, ten times, a worker killed (-9) every 200 executions
   edges        8 processes adding 20,000 edges to runs that 4 workers are finishing
+  ray-adoption 50 runs of 10 s on Ray; their worker killed (-9), stopped, and followed by another release
+  ray-faults   processes, a node, the foreman and the head of a Ray cluster killed during 1,000 runs each
+  ray-away     a Ray that comes late, and is away for 90 s in the middle of 1,000 runs
 
 figures: lost (runs that did not end as promised), fsck (findings), and what each storm counts.
 Exit code 0 if every promise was kept, 1 if not."""

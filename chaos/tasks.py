@@ -45,3 +45,16 @@ def waver(share: float) -> None:
 def _mark(table: str, context: TaskContext) -> None:
     with connection.cursor() as cursor:
         cursor.execute(f"INSERT INTO {table} (run_id) VALUES (%s)", [context.run_id])
+
+
+@task(takes_context=True, atomic=True, timeout=300)
+def mark_start_and_effect(context: TaskContext, seconds: float) -> None:
+    """Leaves a mark that stays whatever becomes of the run, and one that stays if and only if it succeeds."""
+    beside = connection.copy()
+    try:
+        with beside.cursor() as cursor:
+            cursor.execute("INSERT INTO chaos_start (run_id) VALUES (%s)", [context.run_id])
+    finally:
+        beside.close()
+    time.sleep(seconds)
+    _mark("chaos_effect", context)

@@ -139,8 +139,8 @@ def workers(**options: Any) -> Iterator[Callable[..., WorkerProcess]]:
     directory = Path(tempfile.mkdtemp(prefix="workers-", dir=LOGS))
     started: list[WorkerProcess] = []
 
-    def start(*flags: str) -> WorkerProcess:
-        worker = WorkerProcess(directory / f"worker-{len(started)}.log", flags, options)
+    def start(*flags: str, **more: Any) -> WorkerProcess:
+        worker = WorkerProcess(directory / f"worker-{len(started)}.log", flags, options | more)
         started.append(worker)
         return worker
 

@@ -14,7 +14,8 @@ from django_manta.models import Attempt, Run, Worker
 from tests.app import tasks
 from tests.app.models import Ledgerline
 from tests.conftest import DATABASE
-from tests.ray.conftest import SLOW_SECONDS, StartOnRay, marked, unique_version
+from tests.ray.clusters import SLOW_SECONDS
+from tests.ray.conftest import StartOnRay, marked, unique_version
 from tests.worker.conftest import WorkerProcess, ended, outcomes, wait_for
 
 STAYING = 2

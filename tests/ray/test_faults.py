@@ -13,7 +13,8 @@ from django_manta.ledger import Ledger, fsck
 from django_manta.models import Attempt, Run
 from tests.app import tasks
 from tests.app.models import Ledgerline
-from tests.ray.conftest import SLOW_SECONDS, StartOnRay, add_node, foremen, marked, unique_version
+from tests.ray.clusters import SLOW_SECONDS, add_node, foremen
+from tests.ray.conftest import StartOnRay, marked, unique_version
 from tests.worker.conftest import ended, outcomes, wait_for
 
 CRASHES = ["CRASHED"] * 3

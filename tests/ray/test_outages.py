@@ -14,7 +14,8 @@ from django_manta import State
 from django_manta.ledger import Ledger, fsck
 from django_manta.models import Run, Worker
 from tests.app import tasks
-from tests.ray.conftest import SLOW_SECONDS, StartOnRay, marked, new_cluster
+from tests.ray.clusters import SLOW_SECONDS, new_cluster
+from tests.ray.conftest import StartOnRay, marked
 from tests.worker.conftest import ended, outcomes, states, wait_for
 
 type StartRay = Callable[[int], Any]

@@ -3,7 +3,8 @@
 from django_manta import State
 from django_manta.ledger import Ledger, fsck
 from tests.app import flows
-from tests.ray.conftest import SLOW_SECONDS, StartOnRay
+from tests.ray.clusters import SLOW_SECONDS
+from tests.ray.conftest import StartOnRay
 from tests.worker.conftest import ended, outcomes
 from tests.workflow.tasks import merge_sort, total
 

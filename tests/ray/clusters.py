@@ -1,0 +1,87 @@
+"""Real Ray clusters on this machine, for the tests and the storms: a head, nodes to kill, and processes to find."""
+
+import contextlib
+import functools
+import os
+import socket
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+# Before Ray is imported. Nobody but this machine reaches it, and Ray's default may become another one.
+os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+# Ray is polite to whatever else a machine does (15). Here it is what the machine does.
+os.environ.setdefault("RAY_worker_niceness", "0")
+os.environ.setdefault("RAY_agent_register_timeout_ms", "120000")
+
+os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+
+#: Ray starts processes by the second, and a busy machine by the half minute.
+SLOW_SECONDS = 120
+
+
+def new_cluster(num_cpus: int = 2, **arguments: Any) -> Any:
+    """A head, which the tests' nodes join."""
+    from ray.cluster_utils import Cluster
+
+    _be_patient()
+    cluster = Cluster()
+    add_node(cluster, num_cpus=num_cpus, include_dashboard=False, **arguments)
+    return cluster
+
+
+def add_node(cluster: Any, **arguments: Any) -> Any:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        port = probe.getsockname()[1]
+    return cluster.add_node(object_store_memory=100 * 2**20, runtime_env_agent_port=port, **arguments)
+
+
+@functools.cache
+def _be_patient() -> None:
+    """
+    A node has 30 seconds to start, and its agent 15 to tell its ports, neither of which can be configured: a
+    machine that many use needs more. Without ``ray[default]`` there are no such ports, which can be told at once.
+    """
+    from ray._private import services
+    from ray._private.node import Node
+
+    get_node, start_raylet = services.get_node, Node.start_raylet
+
+    def get_node_patiently(*args: Any) -> Any:
+        deadline = time.monotonic() + SLOW_SECONDS
+        while True:
+            try:
+                return get_node(*args)
+            except RuntimeError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.2)
+
+    def start_raylet_prepared(self: Any, *args: Any, **kwargs: Any) -> Any:
+        for name in ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port"):
+            (Path(self.get_session_dir_path()) / f"{name}_{self.node_id}").write_text("-1")
+        return start_raylet(self, *args, **kwargs)
+
+    services.get_node = get_node_patiently
+    if find_spec("grpc") is None or find_spec("opencensus") is None:
+        Node.start_raylet = start_raylet_prepared
+
+
+def foremen() -> list[psutil.Process]:
+    """The processes of foremen, youngest first."""
+    return named("ray::Foreman")
+
+
+def named(name: str) -> list[psutil.Process]:
+    """Ray's processes of that name, youngest first."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.cmdline()[:1] == [name] or process.name().startswith(name):
+                found.append(process)
+    return sorted(found, key=lambda process: process.create_time(), reverse=True)
