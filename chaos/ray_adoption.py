@@ -48,7 +48,7 @@ def storm(weather: world.Weather, report: world.Report) -> None:
 def _under_way(worker: world.WorkerProcess, leave: Callable[[world.WorkerProcess], None]) -> None:
     """Have all runs started, and the worker leave."""
     # So that there is a process for each, with Django loaded, before it counts.
-    tasks.mark_start.map([2.0] * RUNS)
+    tasks.meet.map([RUNS] * RUNS)
     world.drained(LIMIT_SECONDS)
     world.empty_runs()
     tasks.mark_start.map([NAP_SECONDS] * PLAIN)

@@ -58,3 +58,16 @@ def mark_start_and_effect(context: TaskContext, seconds: float) -> None:
         beside.close()
     time.sleep(seconds)
     _mark("chaos_effect", context)
+
+
+@task(takes_context=True)
+def meet(context: TaskContext, count: int) -> None:
+    """Waits until as many have started: each has a process of its own then."""
+    _mark("chaos_start", context)
+    deadline = time.monotonic() + 180
+    with connection.cursor() as cursor:
+        while time.monotonic() < deadline:
+            cursor.execute("SELECT count(*) FROM chaos_start")
+            if cursor.fetchone()[0] >= count:
+                return
+            time.sleep(0.3)
