@@ -22,8 +22,8 @@ MEASUREMENTS = (
     "dependents",
 )
 
-#: Measured when they are asked for by name: they need what not everybody has installed.
-OPTIONAL = ("on_ray",)
+#: Measured when they are asked for by name, because they need what not everybody has installed; and their modules.
+OPTIONAL = {"ray": "on_ray"}
 
 DESCRIPTION = """\
 Measure django-manta against the plain limits of the same machine, in the same run, taking turns.
@@ -46,7 +46,7 @@ measurements:
   memory      the growth of the control process over 200,000 runs
   workflows   a hop of a chain against a pickup, a map and its join against a drain, an edge to what is running
   dependents  the transactions that tell 100,000 runs how the one ended that they wait for
-  on_ray      only when asked for: a worker with the runner `ray` against plain Ray tasks"""
+  ray         only when asked for: a worker with the runner `ray` against plain Ray tasks"""
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -111,7 +111,7 @@ def measure(options: argparse.Namespace) -> int:
     with scratch.databases(["default"]):
         print(f"{scratch.machine()}; {rounds} rounds each, medians, spread = least to greatest\n", flush=True)
         for name in options.only or MEASUREMENTS:
-            measurement: Measurement = import_module(f"benchmarks.{name}")
+            measurement: Measurement = import_module(f"benchmarks.{OPTIONAL.get(name, name)}")
             figures = list(measurement.figures(rounds=rounds, quick=options.quick, rows=options.rows))
             show(measurement.TITLE, figures)
             missed += [figure for figure in figures if figure.met is False]
