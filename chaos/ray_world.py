@@ -12,11 +12,11 @@ LEASE_SECONDS = 2
 
 
 @contextmanager
-def cluster(**arguments: Any) -> Iterator[Any]:
+def cluster(num_cpus: int) -> Iterator[Any]:
     """A Ray of this machine's own, until the end of the block."""
     # Who ignores SIGINT passes that on to every Ray process, where nothing could be cancelled then.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    started = new_cluster(**arguments)
+    started = new_cluster(num_cpus)
     try:
         yield started
     finally:

@@ -18,19 +18,23 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_worker_niceness", "0")
 os.environ.setdefault("RAY_agent_register_timeout_ms", "120000")
 
+# A dead node is known to be dead after a few seconds, not half a minute.
+os.environ.setdefault("RAY_health_check_initial_delay_ms", "1000")
+os.environ.setdefault("RAY_health_check_period_ms", "1000")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 
 #: Ray starts processes by the second, and a busy machine by the half minute.
 SLOW_SECONDS = 120
 
 
-def new_cluster(num_cpus: int = 2, **arguments: Any) -> Any:
-    """A head, which the tests' nodes join."""
+def new_cluster(num_cpus: int = 2, port: int | None = None) -> Any:
+    """A head, which nodes may join; at a port that is known beforehand, if somebody waits there."""
     from ray.cluster_utils import Cluster
 
     _be_patient()
     cluster = Cluster()
-    add_node(cluster, num_cpus=num_cpus, include_dashboard=False, **arguments)
+    at = {} if port is None else {"gcs_server_port": port}
+    add_node(cluster, num_cpus=num_cpus, include_dashboard=False, **at)
     return cluster
 
 
