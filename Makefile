@@ -6,7 +6,7 @@ PROCESSES ?= 2
 
 PYTHON_IN_VENV := .venv/bin/python
 POSTGRES := $(PYTHON_IN_VENV) scripts/postgres.py run --
-PYTEST := $(PYTHON_IN_VENV) -m pytest -n $(PROCESSES) $(ARGS)
+PYTEST := $(PYTHON_IN_VENV) -m pytest -n $(PROCESSES) --dist loadgroup $(ARGS)
 
 .DEFAULT_GOAL := help
 .PHONY: help bootstrap demo test test-postgres test-sqlite lint conformance bench chaos docs requirements clean

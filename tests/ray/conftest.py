@@ -4,9 +4,11 @@ import contextlib
 import signal
 import time
 from collections.abc import Callable, Iterator
+from io import StringIO
 from typing import Any
 
 import pytest
+from django.core.management import call_command
 
 from tests.app.models import Ledgerline
 from tests.ray.clusters import SLOW_SECONDS, new_cluster
@@ -28,12 +30,10 @@ type StartOnRay = Callable[..., WorkerProcess]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    try:
-        import ray  # noqa: F401
-    except ImportError:
-        for item in items:
-            if "tests/ray/" in item.nodeid:
-                item.add_marker(pytest.mark.skip(reason="ray is not installed"))
+    for item in items:
+        if "tests/ray/" in item.nodeid:
+            # One process runs them all, on one cluster (pytest -n 2 --dist loadgroup).
+            item.add_marker(pytest.mark.xdist_group("ray"))
 
 
 @pytest.fixture(scope="session")
@@ -74,6 +74,14 @@ def start_on_ray(start_worker: Start, options: dict[str, Any]) -> StartOnRay:
 def marked(label: str, worker: WorkerProcess) -> None:
     """Wait until a task has left this mark, which it does when it has started."""
     wait_for(lambda: Ledgerline.objects.filter(label=label).exists(), SLOW_SECONDS, worker.tell)
+
+
+def said(*arguments: str) -> str:
+    """What a command prints."""
+    output = StringIO()
+    with contextlib.suppress(SystemExit):
+        call_command("manta", *arguments, stdout=output)
+    return output.getvalue()
 
 
 def unique_version() -> dict[str, str]:
