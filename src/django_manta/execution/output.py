@@ -10,6 +10,7 @@ import faulthandler
 import io
 import os
 import sys
+from collections.abc import Callable
 from typing import Any, TextIO
 
 from django_manta import text
@@ -24,8 +25,9 @@ _FILE_LIMIT = 1024 * 1024
 class Recorder:
     """Writes to a file descriptor what is printed, and reads its tail."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, also: Callable[[str], None] | None = None) -> None:
         self.descriptor = descriptor
+        self._also = also
         self._written = 0
 
     def install(self) -> None:
@@ -40,6 +42,8 @@ class Recorder:
         encoded = data.encode("utf-8", "replace")
         self._written += len(encoded)
         os.write(self.descriptor, encoded)
+        if self._also is not None:
+            self._also(data)
 
     def begin(self) -> None:
         """A new execution: forget what was printed before."""

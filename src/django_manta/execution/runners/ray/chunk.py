@@ -15,6 +15,7 @@ import socket
 import ssl
 import sys
 import threading
+import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 CONNECT_SECONDS = 10.0
 
 READ_BYTES = 64 * 1024
+
+#: Of what a task prints so much is told at a time, and so often: the words before a crash are the ones that matter.
+OUTPUT_CHARACTERS = 8 * 1024
+OUTPUT_SECONDS = 0.05
 
 #: A message to the foreman: what it is, and what belongs to it.
 type Parts = tuple[str, ...]
@@ -79,17 +84,17 @@ class Executor:
         from django_manta.execution.output import Recorder
 
         self.name = f"{socket.gethostname()}:{os.getpid()}"
-        self.recorder = Recorder(os.memfd_create("manta-output"))
+        self.recorder = Recorder(os.memfd_create("manta-output"), also=self._printed)
         self.recorder.install()
-        # The interpreter's last words on a segmentation fault go where Ray keeps this process's log.
-        faulthandler.enable(sys.__stderr__ or 2)
+        self._unsaid, self._said_at = "", 0.0
         self._foreman: tuple[Any, ...] = ()
         self._connection: socket.socket | None = None
         #: What is left to execute: keys, and claims as they were written.
         self._orders: deque[tuple[str, str]] = deque()
         self._lock = threading.Lock()
         #: Both threads write, and a frame must not end up inside another.
-        self._sending = threading.Lock()
+        # Reentrant: what is collected as garbage while a thread sends may print something.
+        self._sending = threading.RLock()
         self._current: str | None = None
         #: The execution to interrupt, what that counts as, and why.
         self._interrupt: tuple[str, str, str] | None = None
@@ -144,11 +149,22 @@ class Executor:
         told = messages.dump(["ended", key, settled, messages.outcome_to_json(row)])
         return "ended", key, f"{row.duration:.6f}", told
 
+    def _printed(self, data: str) -> None:
+        """The foreman hears what a task prints, in case that it does not live to tell; but not of every word."""
+        if self._current is None:
+            return
+        self._unsaid = (self._unsaid + data)[-OUTPUT_CHARACTERS:]
+        now = time.monotonic()
+        if now - self._said_at >= OUTPUT_SECONDS:
+            told, self._unsaid, self._said_at = self._unsaid, "", now
+            self._send(("output", messages.dump(told)))
+
     def _put_right(self) -> None:
         """Begin each execution as the first one began, whatever the last one has changed."""
         from django_manta.execution import limits
 
         self.recorder.begin()
+        self._unsaid = ""
         if self._is_main and signal.getsignal(signal.SIGUSR1) != self._raise_inside:
             signal.signal(signal.SIGUSR1, self._raise_inside)
         limits.forget()
@@ -179,6 +195,9 @@ class Executor:
             # What there is to tell is returned when the chunk is done.
             return
         self._connection, self._foreman = connection, wanted
+        if not foreman["tls"]:
+            # The interpreter's last words on a segmentation fault go to the foreman, who takes them for what they are.
+            faulthandler.enable(connection.fileno())
         threading.Thread(target=self._read, args=(connection,), name="manta-reader", daemon=True).start()
 
     def _send(self, *told: Parts) -> bool:
@@ -191,6 +210,10 @@ class Executor:
                     return True
         except OSError:
             self._hang_up()
+        except BaseException:
+            # It was printed when it was interrupted: nobody would understand half a line.
+            self._hang_up()
+            raise
         self._undelivered += [parts for parts in told if parts[0] in ("ended", "given back")]
         return False
 
@@ -226,6 +249,7 @@ class Executor:
     def _hang_up(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
+            faulthandler.enable(sys.__stderr__ or 2)
             connection.close()
 
     def _disown(self) -> None:
