@@ -7,6 +7,7 @@ from django.core import checks as system
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 from django.tasks import task_backends
+from django.tasks.exceptions import InvalidTask
 from django.test import override_settings
 
 from django_manta.checks import CHECKS
@@ -170,6 +171,29 @@ def test_the_app_must_be_installed() -> None:
         assert messages == {"manta.E010"}
         with pytest.raises(ImproperlyConfigured, match="Add 'django_manta' to INSTALLED_APPS"):
             tasks.add.enqueue(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "who"),
+    [
+        ({"RAY": {"RUNTIME_ENV": "gone"}}, "RAY['RUNTIME_ENV']"),
+        ({"TASK_OPTIONS": {"tests.app.tasks.add": {"ray": {"runtime_env": "gone"}}}}, "tests.app.tasks.add"),
+    ],
+)
+def test_an_environment_on_ray_must_exist(options: dict[str, Any], who: str) -> None:
+    options |= {"QUEUE_OPTIONS": {"default": {"runner": "ray"}}, "RUNTIME_ENVS": {"there": {}}}
+    [message] = found(**with_options(options)).values()
+    assert message.id == "manta.E012"
+    assert f"{who} names the profile 'gone'" in message.msg
+    assert message.hint == "RUNTIME_ENVS has: 'there'."
+
+
+def test_a_run_for_an_environment_that_does_not_exist_is_refused() -> None:
+    with (
+        override_settings(**with_options({"RUNTIME_ENVS": {"there": {}}})),
+        pytest.raises(InvalidTask, match="RUNTIME_ENVS has no profile 'gone'; it has: 'there'"),
+    ):
+        tasks.add.using(ray={"runtime_env": "gone"}).enqueue(1, 2)
 
 
 @pytest.mark.sqlite

@@ -89,6 +89,10 @@ class MantaBackend(BaseTaskBackend):
                 f"{task.module_path}: atomic=True needs manta's tables in the database of your data "
                 f"({DEFAULT_DB_ALIAS!r}), but they are in {self.database!r}."
             )
+        profile = effective.ray.get("runtime_env")
+        if profile is not None and profile not in self.config.runtime_envs:
+            known = ", ".join(map(repr, self.config.runtime_envs)) or "none"
+            raise InvalidTask(f"{task.module_path}: RUNTIME_ENVS has no profile {profile!r}; it has: {known}.")
         return effective
 
     # -- enqueue ---------------------------------------------------------------------------------

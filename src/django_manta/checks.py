@@ -38,6 +38,7 @@ CHECKS: Final[dict[str, str]] = {
     "manta.E009": "DATABASE names no database of this project.",
     "manta.E010": "django_manta is not among INSTALLED_APPS.",
     "manta.E011": "SQLite has a time zone of its own.",
+    "manta.E012": "A task names an environment on Ray that RUNTIME_ENVS does not have.",
     "manta.W001": "SECRET_KEY is weak.",
     "manta.W002": "A queue has options but is not among QUEUES.",
     "manta.W003": "manta's tables are in another database than the data.",
@@ -69,6 +70,7 @@ def check_backend(backend: "MantaBackend") -> Iterator[CheckMessage]:
     yield from _check_queues(backend)
     yield from _check_middleware(backend)
     yield from _check_task_options(backend)
+    yield from _check_environments(backend)
     yield from _check_database(backend)
 
 
@@ -149,6 +151,24 @@ def _check_task_options(backend: "MantaBackend") -> Iterator[CheckMessage]:
             )
 
 
+def _check_environments(backend: "MantaBackend") -> Iterator[CheckMessage]:
+    if not any(given.get("runner") == "ray" for given in backend.config.queue_options.values()):
+        # Nobody asks for one, and to look would import every task.
+        return
+    profiles = backend.config.runtime_envs
+    named = {task.module_path: options.effective(task, backend.config).ray for task in _tasks_of(backend)}
+    wanted = {path: asked["runtime_env"] for path, asked in named.items() if "runtime_env" in asked}
+    if backend.config.ray["RUNTIME_ENV"] is not None:
+        wanted["RAY['RUNTIME_ENV']"] = backend.config.ray["RUNTIME_ENV"]
+    for path, profile in wanted.items():
+        if profile not in profiles:
+            yield Error(
+                f"TASKS[{backend.alias!r}]: {path} names the profile {profile!r}, which RUNTIME_ENVS does not have.",
+                hint=f"RUNTIME_ENVS has: {', '.join(map(repr, profiles)) or 'nothing'}.",
+                id="manta.E012",
+            )
+
+
 def _check_database(backend: "MantaBackend") -> Iterator[CheckMessage]:
     if backend.config.database is not None and backend.config.database not in connections.settings:
         yield Error(
@@ -204,14 +224,18 @@ def _check_vendor(database: str) -> Iterator[CheckMessage]:
 
 
 def _check_atomic_tasks(backend: "MantaBackend") -> Iterator[CheckMessage]:
-    for task in _defined_tasks():
-        if task.backend == backend.alias and options.effective(task, backend.config).atomic:
+    for task in _tasks_of(backend):
+        if options.effective(task, backend.config).atomic:
             yield Error(
                 f"{task.module_path} is atomic, but manta's tables are in database {backend.database!r}, not with "
                 f"the data in {DEFAULT_DB_ALIAS!r}: its writes and its success cannot commit together.",
                 hint="Keep the tables in the default database, or make the task idempotent and not atomic.",
                 id="manta.E007",
             )
+
+
+def _tasks_of(backend: "MantaBackend") -> list[Task]:
+    return [task for task in _defined_tasks() if task.backend == backend.alias]
 
 
 def _defined_tasks() -> list[Task]:

@@ -161,6 +161,11 @@ RAY_KEYS: Final[dict[str, tuple[Callable[[Any], Any], Any, str]]] = {
         "How many runs are handed to Ray beyond what it has processors for: the demand that its autoscaler sees.",
     ),
     "MAX_IN_FLIGHT": (lambda value: _count(value), 2_000, "How many runs a worker has on Ray at most."),
+    "PENDING_SECONDS": (
+        lambda value: _count(value),
+        3_600,
+        "After so long a run fails that no node of the cluster has the resources for.",
+    ),
 }
 
 

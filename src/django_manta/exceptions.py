@@ -70,6 +70,10 @@ class TaskNotFound(TaskException, LookupError):
     """The run names a task, or a backend alias, that this code does not have."""
 
 
+class NoSuchResources(TaskException):
+    """No node of the Ray cluster has what the task asks for."""
+
+
 class UnstorableOutcome(TaskException):
     """The database refused to store what the attempt ended with."""
 

@@ -409,6 +409,11 @@ class Worker(models.Model):
         db_default="[]",
         help_text=_("To whom it may have given runs on Ray: names and incarnations, as JSON text."),
     )
+    troubles = models.TextField(
+        _("troubles"),
+        db_default="{}",
+        help_text=_("What keeps its runs from being executed, in its own words: all of them, or some, as JSON text."),
+    )
 
     class Meta:
         verbose_name = _("worker")

@@ -537,8 +537,3 @@ def _stay_until(path: str) -> None:
     end = time.monotonic() + 300
     while time.monotonic() < end and not Path(path).exists():
         time.sleep(0.05)
-
-
-@task(ray={"num_cpus": 2})
-def take_two_processors(seconds: float) -> None:
-    time.sleep(seconds)

@@ -1,5 +1,8 @@
 """worker, at the door: what its flags mean, and what they cannot mean. What it does is in tests/worker."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -157,3 +160,31 @@ def test_a_mistake_is_a_sentence_and_an_exit_code(run_manta: Callable[..., Done]
     done = run_manta("worker", "--burst", "--stop-timeout", "-1")
     assert (done.code, done.out) == (2, "")
     assert "'-1' is not a number of seconds, 0 or more" in done.err
+
+
+# -- runners -----------------------------------------------------------------------------------------
+
+
+def test_without_ray_the_runner_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    # As if it were not installed: to import it fails, and nobody finds it.
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert refusal("--runner", "ray") == (
+        "The runner 'ray' needs Ray, which is not installed: pip install 'django-manta[ray]'"
+    )
+
+
+def test_nothing_but_the_runner_needs_ray() -> None:
+    """What a project without Ray imports: the app, its commands, and a worker with the other runner."""
+    modules = "django_manta.worker.loop", "django_manta.commands.worker", "django_manta.commands.doctor"
+    script = f"""
+import sys
+sys.modules["ray"] = None
+import django
+django.setup()
+import {", ".join(modules)}
+from django.core.management import call_command
+call_command("check")
+call_command("manta", "worker", "--help")
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=os.environ, timeout=120)
+    assert "usage: " in done.stdout, done.stderr

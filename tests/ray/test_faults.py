@@ -5,8 +5,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from django_manta import State
 from django_manta.execution.runners.flights import GRACE_SECONDS
 from django_manta.ledger import Ledger, fsck
@@ -41,6 +39,10 @@ def test_killers_end_on_ray_as_they_do_on_one_machine(start_on_ray: StartOnRay) 
         name: (state, expected) for name, (_, state, expected) in table.items()
     }
     assert {(run.state, *outcomes(run)) for run in good} == {(State.SUCCESSFUL, "SUCCESSFUL")}
+    for name in ("os._exit", "segfault", "SIGKILL"):
+        crashed = [attempt for attempt in table[name][0].history if attempt.outcome == "CRASHED"]
+        assert ["last words" in attempt.output for attempt in crashed] == [True] * 3, name
+        assert ("Segmentation fault" in crashed[0].output) == (name == "segfault")
     [attempt] = [each for each in table["swallows"][0].history if each.outcome != "RETURNED"]
     assert (attempt.finished_at - attempt.started_at).total_seconds() < 0.2 + GRACE_SECONDS + PATIENCE_SECONDS
     assert fsck.check(Ledger()) == []
@@ -62,24 +64,43 @@ def test_the_mates_of_a_killer_are_settled_or_returned_and_nobody_but_it_is_char
     assert not charged.exclude(failures=0, crashes=0, losses=0).exists()
 
 
-@pytest.mark.parametrize(("how", "seconds"), [("busy", 1.0), ("asleep", 1.0), ("stubborn", GRACE_SECONDS + 1.0)])
-def test_a_cancelled_run_ends_softly_or_by_force(
-    start_on_ray: StartOnRay, tmp_path: Path, how: str, seconds: float
-) -> None:
+def test_cancelled_runs_end_softly_or_by_force(start_on_ray: StartOnRay, tmp_path: Path) -> None:
     worker = start_on_ray().ready()
     beside = tasks.stay_on_ray.enqueue("beside", str(tmp_path / "go"))
-    run = tasks.stay.enqueue("marked", how)
-    marked("marked", worker)
-    marked("beside", worker)
-    asked = time.monotonic()
-    run.cancel()
-    ended(run, limit=SLOW_SECONDS, worker=worker)
-    took = time.monotonic() - asked
-    assert (run.state, outcomes(run)) == (State.CANCELLED, ["CANCELLED"])
-    assert took < seconds + PATIENCE_SECONDS
+    limits = {"busy": 1.0, "asleep": 1.0, "stubborn": GRACE_SECONDS + 1.0}
+    runs = {how: tasks.stay.using(ray={"num_cpus": 0.05}).enqueue(how, how) for how in limits}
+    for label in ("beside", *limits):
+        marked(label, worker)
+    for how, run in runs.items():
+        asked = time.monotonic()
+        run.cancel()
+        ended(run, limit=SLOW_SECONDS, worker=worker)
+        took = time.monotonic() - asked
+        assert (run.state, outcomes(run)) == (State.CANCELLED, ["CANCELLED"])
+        assert took < limits[how] + PATIENCE_SECONDS
     (tmp_path / "go").touch()
     ended(beside, limit=SLOW_SECONDS, worker=worker)
     assert (beside.state, outcomes(beside)) == (State.SUCCESSFUL, ["SUCCESSFUL"])
+
+
+def test_what_takes_two_processors_travels_alone_and_holds_nobody_up(start_on_ray: StartOnRay, tmp_path: Path) -> None:
+    worker = start_on_ray().ready()
+    staying = tasks.stay_on_ray.enqueue("stays", str(tmp_path / "go"))
+    marked("stays", worker)
+    # It is known how short they are, and still none has company.
+    known = tasks.exit_at.starmap([(n, -1) for n in range(40)])
+    ended(*known, limit=SLOW_SECONDS, worker=worker)
+    large = tasks.exit_at.using(ray={"num_cpus": 2}).starmap([(n, 1) for n in range(4)])
+    small = tasks.add.starmap([(n, 1) for n in range(40)])
+    ended(*small, limit=SLOW_SECONDS, worker=worker)
+    assert {run.state for run in small} == {State.SUCCESSFUL}
+    assert not Attempt.objects.filter(run_id__in=[run.id for run in large]).exists()
+    (tmp_path / "go").touch()
+    ended(staying, *large, limit=SLOW_SECONDS, worker=worker)
+    assert [run.state for run in large] == [State.SUCCESSFUL, State.QUARANTINED, *[State.SUCCESSFUL] * 2]
+    assert [[attempt.outcome for attempt in run.history] for run in large if run is not large[1]] == [
+        ["SUCCESSFUL"]
+    ] * 3
 
 
 def test_a_run_that_ray_has_not_begun_is_cancelled_at_once(start_on_ray: StartOnRay) -> None:

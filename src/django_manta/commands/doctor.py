@@ -199,7 +199,7 @@ def _workers(backend: MantaBackend) -> Iterator[Line]:
     present = workers.seen(backend)
     claiming = workers.claiming(present)
     ready = backend.ledger.ready_queues()
-    troubles = [*_silent(present), *_unserved(backend, ready, claiming), *_overdue(backend)]
+    troubles = [*_silent(present), *_hindered(present), *_unserved(backend, ready, claiming), *_overdue(backend)]
     yield from troubles
     if not any(line.status == WRONG for line in troubles):
         idle = sorted(set(backend.queues) - claiming - set(ready))
@@ -217,6 +217,17 @@ def _silent(present: list[workers.Seen]) -> Iterator[Line]:
                 f"worker {worker.id} was last seen {ago} ago, and nobody declared it lost",
                 "A live worker does so after LEASE_SECONDS, and recovers what it held: start one.",
             )
+
+
+def _hindered(present: list[workers.Seen]) -> Iterator[Line]:
+    for worker in present:
+        if worker.alive and "" in worker.troubles:
+            words = f"worker {worker.id} claims nothing. {worker.troubles['']}"
+            yield Line("workers", WARNING, words, "It goes on when Ray is back: see RAY['ADDRESS'], and Ray itself.")
+        waiting = [words for run_id, words in worker.troubles.items() if run_id]
+        if worker.alive and waiting:
+            words = f"{runs(len(waiting))} of worker {worker.id} cannot begin. {waiting[0]}"
+            yield Line("workers", WARNING, words, "`manta explain ID` tells of each; see the task's ray={...}.")
 
 
 def _unserved(backend: MantaBackend, ready: list[str], claiming: set[str]) -> Iterator[Line]:

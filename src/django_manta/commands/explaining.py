@@ -290,6 +290,9 @@ def _running(look: Look, run: RunRecord, stance: Stance) -> Answer:
         sentence = f"Somebody asked to cancel it: {_quoted(run.reason)} Worker {worker.id} {where} is to stop it."
         return Answer(Cause.CANCELLING, sentence, "It is CANCELLED when nothing of it runs any more.")
     since = f"Worker {worker.id} has it for {look.ago(run.last_attempted_at)} {where}"
+    trouble = worker.troubles.get(str(run.id)) or worker.troubles.get("")
+    if trouble is not None:
+        return Answer(Cause.WAITS_FOR_RAY, f"{since}. {trouble}", f"`manta cancel {run.id}` takes it back.")
     timeout = _timeout(look.backend, run)
     if timeout is None:
         return Answer(Cause.RUNNING, f"{since}, without a timeout.", f"`manta cancel {run.id}` stops it.")

@@ -43,6 +43,7 @@ class Cause(StrEnum):
     NEXT = "next"
     RUNNING = "running"
     PAST_TIMEOUT = "past_timeout"
+    WAITS_FOR_RAY = "waits_for_ray"
     WORKER_GONE = "worker_gone"
     CANCELLING = "cancelling"
     ENDED_WELL = "ended_well"

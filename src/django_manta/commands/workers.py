@@ -1,5 +1,6 @@
 """Workers as their leases show them, by the database's clock."""
 
+import json
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -29,6 +30,8 @@ class Seen:
     #: Somebody declared it lost: what it held is given to others.
     lost: bool
     stopping: bool
+    #: What keeps it ("") or single runs (their ids) from going on.
+    troubles: dict[str, str]
 
 
 def seen(backend: MantaBackend) -> list[Seen]:
@@ -57,6 +60,7 @@ def _seen(worker: Worker, ago: float, lease: float) -> Seen:
         alive=worker.lost_at is None and ago <= lease,
         lost=worker.lost_at is not None,
         stopping=worker.stopping,
+        troubles=json.loads(worker.troubles),
     )
 
 

@@ -7,7 +7,7 @@ database's clock decides everywhere; no method takes the time of the calling mac
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import batched
@@ -453,6 +453,10 @@ class Ledger:
     def know_foremen(self, worker: str, foremen: Sequence[tuple[str, str]]) -> bool:
         """The foremen (name, incarnation) that ``worker`` gives runs to from now on. Whether its lease is in force."""
         return bool(self.session.rows("know_foremen", {"worker": worker, "foremen": dumps(list(foremen))}))
+
+    def tell_troubles(self, worker: str, troubles: Mapping[str, str]) -> bool:
+        """What keeps ``worker`` ("") or single runs (their ids) from going on. Whether its lease is in force."""
+        return bool(self.session.rows("tell_troubles", {"worker": worker, "troubles": dumps(dict(troubles))}))
 
     def orphans(self, worker: str | None = None, limit: int = 1_000, *, on_ray: bool | None = None) -> list[Orphan]:
         """

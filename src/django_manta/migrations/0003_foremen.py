@@ -15,4 +15,9 @@ class Migration(migrations.Migration):
             name='foremen',
             field=models.TextField(db_default='[]', help_text='To whom it may have given runs on Ray: names and incarnations, as JSON text.', verbose_name='foremen'),
         ),
+        migrations.AddField(
+            model_name='worker',
+            name='troubles',
+            field=models.TextField(db_default='{}', help_text='What keeps its runs from being executed, in its own words: all of them, or some, as JSON text.', verbose_name='troubles'),
+        ),
     ]

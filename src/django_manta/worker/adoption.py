@@ -15,7 +15,7 @@ import logging
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import count
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -70,13 +70,10 @@ class Adoption:
         self.runner = runner
         self.backend = backend
         self.cases: list[Case] = []
-        self._questions: dict[int, tuple[Case, Incarnation]] = {}
-        self._numbers = count(1)
         self._look_at = 0.0
 
     def forget(self) -> None:
         self.cases.clear()
-        self._questions.clear()
 
     def is_about(self, token: int) -> bool:
         return any(token in case.orphans for case in self.cases)
@@ -101,15 +98,11 @@ class Adoption:
         return min(times, default=None)
 
     def _ask(self, case: Case, foreman: Incarnation) -> None:
-        number = next(self._numbers)
-        self._questions[number] = case, foreman
         keys = [messages.key_of(orphan.id.hex, token) for token, orphan in case.orphans.items()]
-        self.runner.say(foreman[0], "fence", number=number, former=case.former, keys=keys, complete=case.complete)
+        then = partial(self._answered, case, foreman)
+        self.runner.ask(foreman[0], "fence", then, former=case.former, keys=keys, complete=case.complete)
 
-    def answered(self, number: int, told: dict[str, Any]) -> None:
-        case, foreman = self._questions.pop(number, (None, ("", "")))
-        if case is None:
-            return
+    def _answered(self, case: Case, foreman: Incarnation, told: dict[str, Any]) -> None:
         if told["incarnation"] != foreman[1]:
             # It bears the name of the one we look for, which therefore is no more.
             case.answers[foreman] = None

@@ -13,9 +13,10 @@ import os
 import selectors
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import count
 from typing import Any
 from uuid import UUID
 
@@ -28,10 +29,12 @@ from django_manta.execution.runners.ray import messages
 from django_manta.execution.runners.ray.envoys import Envoy
 from django_manta.ledger import Claimed, Ledger
 from django_manta.states import Outcome
+from django_manta.text import clean
 from django_manta.worker.adoption import Adoption
 from django_manta.worker.dispatch import Appetite
 from django_manta.worker.hosting import Host
 from django_manta.worker.losses import lost
+from django_manta.worker.waiting import Waiting
 
 logger = logging.getLogger("django_manta")
 
@@ -96,10 +99,15 @@ class OnRay:
         self.known: list[tuple[str, str]] = []
         self.recorded = True
         self.adoption = Adoption(self, backend)
+        self.waiting = Waiting(self, given["PENDING_SECONDS"])
         self.stopping = False
         self._worker = ""
         self._introduced = False
         self._away_since: float | None = None
+        self._away_words = ""
+        #: Whom to give the answers to what was asked.
+        self._questions: dict[int, Callable[[dict[str, Any]], None]] = {}
+        self._numbers = count(1)
         #: What each foreman is to be told that it need not keep any longer.
         self._told: dict[str, list[str]] = {}
         self._say_settled_at: float | None = None
@@ -148,9 +156,13 @@ class OnRay:
         self.known.clear()
         self._told.clear()
         self.adoption.forget()
+        self.waiting.forget()
+        self._questions.clear()
 
     def close(self) -> None:
         self._flush_settled()
+        for name in self.reached:
+            self.say(name, "leave")
         self.envoy.close()
 
     # -- the path of a run -----------------------------------------------------------------------
@@ -250,7 +262,7 @@ class OnRay:
             self._say_settled_at = self._say_settled_at or now + SETTLED_SECONDS
             if now >= self._say_settled_at:
                 self._flush_settled()
-        times += [self._say_settled_at, self.adoption.tend(now)]
+        times += [self._say_settled_at, self.adoption.tend(now), self.waiting.tend(now)]
         return min((due for due in times if due is not None), default=None)
 
     def cancel(self, flight: Flight) -> list[Flight]:
@@ -305,6 +317,7 @@ class OnRay:
             return None
         if not self.recorded and ledger.know_foremen(self._worker, self.known):
             self.recorded = True
+        self.waiting.talk(ledger, self._worker, self._away_words)
         return self.adoption.talk(ledger, now)
 
     def meet(self, name: str, incarnation: str) -> None:
@@ -325,6 +338,12 @@ class OnRay:
     def say(self, name: str, verb: str, *parts: str, number: int | None = None, **facts: Any) -> None:
         self.envoy.send(["say", name, number], messages.say(verb, *parts, worker=self._worker, **facts))
 
+    def ask(self, name: str, verb: str, then: Callable[[dict[str, Any]], None], **facts: Any) -> None:
+        """Say it, and give the answer, if one comes, to ``then``."""
+        number = next(self._numbers)
+        self._questions[number] = then
+        self.say(name, verb, number=number, **facts)
+
     def _hear(self, message: list[Any], text: str) -> None:
         kind, *body = message
         if kind == "heard":
@@ -332,7 +351,9 @@ class OnRay:
             for event in json.loads(text):
                 self._heed(name, event)
         elif kind == "answer":
-            self.adoption.answered(body[0], messages.hear(text))
+            then = self._questions.pop(body[0], None)
+            if then is not None:
+                then(messages.hear(text))
         elif kind == "foreman":
             self._found(*body)
         elif kind == "gone":
@@ -345,18 +366,21 @@ class OnRay:
 
     def _envoy_gone(self) -> None:
         self.reached.clear()
+        self._questions.clear()
+        self.waiting.forget()
         self._introduced = False
         self._away("The process that spoke with it ended.")
 
     def _away(self, why: str) -> None:
         if self._away_since is None and not self.stopping:
             self._away_since = time.monotonic()
+            self._away_words = f"Ray is away: {why}"
             logger.warning("Ray is away: %s", why)
 
     def _found(self, name: str, incarnation: str, cpus: float) -> None:
         if self._away_since is not None:
             logger.info("Ray is back after %.1f s.", time.monotonic() - self._away_since)
-            self._away_since = None
+            self._away_since, self._away_words = None, ""
         self.cpus = cpus
         self.reached[name] = incarnation
         self.meet(name, incarnation)
@@ -369,6 +393,7 @@ class OnRay:
         if self.reached.get(name) == incarnation:
             del self.reached[name]
         self.adoption.gone(name)
+        self.waiting.forget()
         self._give_up(name, None)
         if name == self.home:
             logger.warning("The foreman %s is gone; starting another.", name)
@@ -417,7 +442,11 @@ class OnRay:
         elif kind == "returned":
             # The foreman has no use for it: others may.
             flight.unwanted = True
-            self.host.returned([flight])
+            failed = self.waiting.verdict(flight.claim)
+            if failed is not None:
+                self.host.settle(flight, failed)
+            else:
+                self.host.returned([flight])
         elif kind == "died":
             self.host.died(_died(flight, body[0]))
         elif kind == "lost":
@@ -445,7 +474,7 @@ def _died(flight: Flight, evidence: dict[str, Any]) -> Died:
         code=1,
         started=[flight],
         unstarted=[],
-        output="",
+        output=clean(evidence["output"]),
         peak_memory=None,
         killed=evidence["killed"],
         presumed=evidence["presumed"],

@@ -25,7 +25,7 @@ from typing import Any
 from django_manta.execution.durations import Durations
 from django_manta.execution.runners.flights import GRACE_SECONDS
 from django_manta.execution.runners.ray import chunk as chunks
-from django_manta.execution.runners.ray import messages
+from django_manta.execution.runners.ray import messages, places
 
 #: How much work is put into one Ray task, and how many runs at the most. From one task to the next Ray needs some
 #: milliseconds, in which its processor has nothing to do.
@@ -77,6 +77,8 @@ class Held:
     doomed: tuple[str, str] | None = None
     #: Somebody asked to cancel it before it was started.
     unwanted: bool = False
+    #: Its worker wants it back, unless it has begun.
+    withdrawn: bool = False
     #: The event that tells how it ended.
     end: str = ""
     timer: asyncio.TimerHandle | None = None
@@ -108,6 +110,8 @@ class Chunk:
     #: Whether it has been told to end, and so dies by our hand.
     killed: bool = False
     asked_back: bool = False
+    #: The end of what was printed by the run that it is at.
+    output: str = ""
     #: It said all it has to say.
     over: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -158,6 +162,7 @@ class Foreman:
         self.secret = secrets.token_hex(16)
         self.durations = Durations(steady=True)
         self.cpus = 1.0
+        self.nodes: list[dict[str, float]] = []
         self.held: dict[str, Held] = {}
         self.chunks: dict[str, Chunk] = {}
         self.outboxes: dict[str, Outbox] = {}
@@ -233,6 +238,27 @@ class Foreman:
             if held is not None and not held.end:
                 self._cancel(held, *message["doom"])
         return self._answer()
+
+    def _hear_leave(self, message: dict[str, Any]) -> str:
+        """A worker that nobody has to tell anything any more. What it leaves behind is kept for whoever adopts it."""
+        self.outboxes.pop(message["worker"], None)
+        return self._answer()
+
+    def _hear_withdraw(self, message: dict[str, Any]) -> str:
+        """Give back what Ray has not begun. What shares its chunk is handed out again."""
+        import ray
+
+        for key in message["keys"]:
+            held = self.held.get(key)
+            if held is not None and held.chunk is not None and held.chunk.connection is None:
+                held.withdrawn = True
+                ray.cancel(held.chunk.ref)
+        return self._answer()
+
+    def _hear_wonder(self, message: dict[str, Any]) -> str:
+        """Of each run that waits, whether a node could execute it, in words."""
+        waiting = [held for key in message["keys"] if (held := self.held.get(key)) is not None and not held.started_at]
+        return self._answer(waiting=[[held.key, *places.prospect(held.kind.options, self.nodes)] for held in waiting])
 
     def _hear_fence(self, message: dict[str, Any]) -> str:
         """Refuse what a lost worker may still send, and say which of these executions are known."""
@@ -311,8 +337,9 @@ class Foreman:
         import ray
 
         with contextlib.suppress(Exception):
-            resources = await asyncio.to_thread(ray.cluster_resources)
-            self.cpus = max(1.0, resources.get("CPU", 1.0))
+            nodes = await asyncio.to_thread(ray.nodes)
+            self.nodes = [node["Resources"] for node in nodes if node["Alive"]]
+            self.cpus = max(1.0, sum(node.get("CPU", 0.0) for node in self.nodes))
 
     def _in_background(self, coroutine: Any) -> None:
         task = asyncio.get_running_loop().create_task(coroutine)
@@ -442,13 +469,14 @@ class Foreman:
             "presumed": presumed,
             "seconds": 0.0 if held.started_at is None else time.monotonic() - held.started_at,
             "words": words,
+            "output": chunk.output,
         }
 
     def _return_or_dispatch(self, unstarted: list[Held]) -> None:
         again = []
         for held in unstarted:
             held.chunk = None
-            if held.unwanted:
+            if held.unwanted or held.withdrawn:
                 self._end(held, ["returned", held.key])
             elif held.key in self.held:
                 again.append(held)
@@ -474,10 +502,15 @@ class Foreman:
             self._return_or_dispatch(given_back)
         elif kind == "done":
             chunk.over.set()
+        elif kind == "output":
+            chunk.output = (chunk.output + json.loads(parts[0]))[-chunks.OUTPUT_CHARACTERS :]
+        else:
+            # What the interpreter says when it dies is no message.
+            chunk.output = (chunk.output + kind + "\n")[-chunks.OUTPUT_CHARACTERS :]
 
     def _started(self, chunk: Chunk, held: Held) -> None:
         held.started_at = time.monotonic()
-        chunk.head = held
+        chunk.head, chunk.output = held, ""
         if held.timeout is not None:
             held.doomed = "TIMED_OUT", f"The task ran longer than its timeout of {held.timeout:g} s."
             delay = held.timeout + GRACE_SECONDS

@@ -1,0 +1,126 @@
+"""
+What was handed to Ray and has not begun.
+
+Ray says nothing of a request that it can never fulfil: the task waits. So the foreman is asked, once a run has waited
+for a while, whether any node of the cluster could execute it. What it says stands in the worker's row, for ``explain``
+and ``doctor``. A run that no node could execute fails when ``PENDING_SECONDS`` are over: an autoscaler may have to
+start the node first. What only waits for its turn waits, unless it ``expires``.
+"""
+
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from django_manta.execution.runners.ray import messages
+from django_manta.ledger import Claimed, Ledger, Settlement
+from django_manta.states import Outcome, State
+
+if TYPE_CHECKING:
+    from django_manta.worker.afar import Abroad, OnRay
+
+#: How often to look, and how long a run has waited before one asks why.
+LOOK_SECONDS = 2.0
+ASK_SECONDS = 5.0
+
+#: Of so many at most is asked, and told.
+TOLD = 50
+
+_ERROR = "django_manta.exceptions.NoSuchResources"
+
+
+class Waiting:
+    """The runs of one worker that wait for Ray."""
+
+    def __init__(self, runner: "OnRay", pending_seconds: float) -> None:
+        self.runner = runner
+        self.pending_seconds = pending_seconds
+        self.troubles: dict[str, str] = {}
+        #: What was called back from the foreman because no node could execute it, and in which words.
+        self._given_up: dict[int, str] = {}
+        self._look_at = 0.0
+        self._told: dict[str, str] = {}
+        self._asked = False
+
+    def forget(self) -> None:
+        """Who was asked is gone, or we are another."""
+        self.troubles, self._asked = {}, False
+        # Nobody's row says this.
+        self._told = {"?": ""}
+        self._given_up.clear()
+
+    def tend(self, now: float) -> float:
+        """When to come again."""
+        if now >= self._look_at:
+            self._look_at = now + LOOK_SECONDS
+            self._look(now)
+        return self._look_at
+
+    def _look(self, now: float) -> None:
+        waiting = [each for each in self.runner.abroad.values() if each.flight.started_at is None]
+        moment = datetime.now(UTC)
+        expired = [each for each in waiting if each.flight.claim.expires_at and each.flight.claim.expires_at <= moment]
+        self._call_back(expired)
+        long = [each for each in waiting if now - each.flight.waiting_since > ASK_SECONDS]
+        # First those that ask for something special, which may be nowhere.
+        long.sort(key=lambda each: not each.alone)
+        home = [_key(each) for each in long if each.foreman == self.runner.home][:TOLD]
+        if home and self.runner.is_ready and not self._asked:
+            self._asked = True
+            self.runner.ask(self.runner.home, "wonder", self._hear, keys=home)
+        if not home:
+            self.troubles = {}
+
+    def _hear(self, told: dict[str, Any]) -> None:
+        self._asked = False
+        self.troubles = {}
+        now = time.monotonic()
+        hopeless = []
+        for key, possible, words in told.get("waiting", ()):
+            here = self.runner.abroad.get(messages.token_of(key))
+            if here is None or here.flight.started_at is not None:
+                continue
+            if possible:
+                # It waits for its turn, as many do.
+                continue
+            claim = here.flight.claim
+            self.troubles[str(claim.id)] = words
+            if now - here.flight.waiting_since > self.pending_seconds:
+                self._given_up[claim.token] = words
+                hopeless.append(here)
+        self._call_back(hopeless)
+
+    def _call_back(self, each_of: "list[Abroad]") -> None:
+        by_foreman: dict[str, list[str]] = {}
+        for each in each_of:
+            by_foreman.setdefault(each.foreman, []).append(_key(each))
+        for name, keys in by_foreman.items():
+            self.runner.say(name, "withdraw", keys=keys)
+
+    def verdict(self, claim: Claimed) -> Settlement | None:
+        """What becomes of a run that the foreman has given back: None unless it waited in vain."""
+        words = self._given_up.pop(claim.token, None)
+        if words is None:
+            return None
+        message = f"It waited longer than PENDING_SECONDS ({self.pending_seconds:g} s). {words}"
+        return Settlement(
+            run_id=claim.id,
+            token=claim.token,
+            outcome=Outcome.FAILED,
+            next_state=State.FAILED,
+            reason=message,
+            executor="ray",
+            error_class=_ERROR,
+            error_message=message,
+            traceback=f"{_ERROR}: {message}\n",
+        )
+
+    def talk(self, ledger: Ledger, worker: str, away: str) -> None:
+        """Leave in the worker's row what keeps its runs from being executed."""
+        troubles = ({"": away} if away else {}) | self.troubles
+        if troubles != self._told and ledger.tell_troubles(worker, troubles):
+            self._told = troubles
+
+
+def _key(each: "Abroad") -> str:
+    claim = each.flight.claim
+    return messages.key_of(claim.id.hex, claim.token)
