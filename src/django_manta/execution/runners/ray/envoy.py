@@ -23,7 +23,11 @@ from django_manta.execution.runners.ray import messages
 
 #: How long Ray may take to answer a connection, and how long to wait before it is tried again.
 PROBE_SECONDS = 2.0
-RETRY_SECONDS = 1.0
+RETRY_SECONDS = 0.5
+
+#: A Ray that answers no connection so many times in a row is away. Its driver would notice after a minute only, and
+#: not find its way into one that was started anew meanwhile.
+PROBES = 4
 
 #: How long a foreman may take to answer, before what was said to it is said again, and to hold a question open.
 ANSWER_SECONDS = 30.0
@@ -99,12 +103,17 @@ def _join(channel: socket.socket, hello: dict[str, Any]) -> None:
         signal.signal(number, lambda number, frame: None)
 
 
-def _wait_until_reachable(channel: socket.socket, address: str) -> None:
+def _probe(address: str) -> None:
+    """Raise OSError if nobody answers there."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
+    socket.create_connection((host, int(port)), PROBE_SECONDS).close()
+
+
+def _wait_until_reachable(channel: socket.socket, address: str) -> None:
     told = False
     while True:
         try:
-            socket.create_connection((host, int(port)), PROBE_SECONDS).close()
+            _probe(address)
             return
         except OSError as error:
             if not told:
@@ -164,6 +173,8 @@ class Envoy:
         for order in self.rest:
             self._obey(order)
         ended = asyncio.create_task(self._ended.wait())
+        if self.hello["address"] != "local":
+            self._probing = asyncio.create_task(self._probe())
         while True:
             reading = asyncio.ensure_future(reader.read(256 * 1024))
             await asyncio.wait([reading, ended], return_when=asyncio.FIRST_COMPLETED)
@@ -175,6 +186,18 @@ class Envoy:
                 return
             for order in self.inbox.feed(data):
                 self._obey(order)
+
+    async def _probe(self) -> None:
+        """End when Ray answers no more."""
+        failed = 0
+        while failed < PROBES:
+            await asyncio.sleep(RETRY_SECONDS)
+            try:
+                await asyncio.to_thread(_probe, self.hello["address"])
+                failed = 0
+            except OSError as error:
+                failed, why = failed + 1, error
+        self.end(f"Ray does not answer at {self.hello['address']}: {why}")
 
     def end(self, why: str) -> None:
         self.tell(["away", why])
