@@ -11,6 +11,7 @@ import pytest
 from django.core.management import call_command
 
 from tests.app.models import Ledgerline
+from tests.conftest import DATABASE
 from tests.ray.clusters import SLOW_SECONDS, new_cluster
 from tests.worker.conftest import Start, WorkerProcess, start_worker, wait_for
 
@@ -34,6 +35,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if "tests/ray/" in item.nodeid:
             # One process runs them all, on one cluster (pytest -n 2 --dist loadgroup).
             item.add_marker(pytest.mark.xdist_group("ray"))
+            needs_cluster = "cluster" in getattr(item, "fixturenames", ())
+            if DATABASE == "sqlite" and needs_cluster and "test_runs.py" not in item.nodeid:
+                # Minutes, for the same foreman: what SQLite does differently is seen with any runner.
+                item.add_marker(pytest.mark.skip(reason="needs postgres: one test of Ray on SQLite is enough"))
 
 
 @pytest.fixture(scope="session")
