@@ -368,6 +368,20 @@ def test_running(ledger: Ledger, worker: str) -> None:
     assert "which is silent" in why(without).sentence
 
 
+def test_ray_does_not_begin_it(ledger: Ledger, worker: str) -> None:
+    hopeless, beside = tasks.add.enqueue(1, 1), tasks.add.enqueue(1, 1)
+    claim(ledger, count=2)
+    assert ledger.tell_troubles(worker, {hopeless.id: "No node has 8 GPUs."})
+    told = why(hopeless)
+    assert told.cause is Cause.WAITS_FOR_RAY
+    assert told.sentence.endswith("No node has 8 GPUs.")
+    assert why(beside).cause is Cause.RUNNING
+    assert ledger.tell_troubles(worker, {"": "Ray is away: nobody answers."})
+    assert why(beside).cause is Cause.WAITS_FOR_RAY
+    assert ledger.tell_troubles(worker, {})
+    assert why(hopeless).cause is Cause.RUNNING
+
+
 def test_its_worker_is_gone(ledger: Ledger) -> None:
     result = tasks.add.enqueue(1, 1)
     claim(ledger, "nobody")

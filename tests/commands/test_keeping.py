@@ -270,9 +270,9 @@ def test_a_warning_of_the_settings_is_no_error() -> None:
 
 
 def test_migrations_that_are_not_applied_are_a_problem() -> None:
-    MigrationRecorder(connection).record_unapplied("manta", "0002_workflows")
+    MigrationRecorder(connection).record_unapplied("manta", "0003_foremen")
     status, words = examined()["migrations"]
-    assert (status, words) == ("wrong", "not applied: 0002_workflows → manage.py migrate manta")
+    assert (status, words) == ("wrong", "not applied: 0003_foremen → manage.py migrate manta")
     assert "ledger" not in examined()
 
 
