@@ -31,7 +31,7 @@ from django_manta.ringing import ring_after_commit
 from django_manta.states import status_of
 from django_manta.task import Task, rebuild, unchecked_replace
 from django_manta.typed import AnyTask
-from django_manta.workflow import waits
+from django_manta.workflow import own, waits
 from django_manta.workflow.flow import current_workflow
 
 
@@ -147,14 +147,14 @@ class MantaBackend(BaseTaskBackend):
         shared = _once_per_task(self._shared, calls)
         encoded = [payload.encode_arguments(call.args, call.kwargs) for call in calls]
         runs = [self._new_run(shared[id(call.task)], arguments) for call, arguments in zip(calls, encoded, strict=True)]
-        gated = waits.gated(calls, runs)
-        if gated:
+        if waits.gated(calls, runs):
             with transaction.atomic(using=self.database):
                 inserted = self.ledger.enqueue(runs)
-                edges = waits.add(self.ledger, calls, runs, encoded)
-            waits.arm_after_commit(self.database, self.config.cluster, gated, edges)
+                added = waits.add(self.ledger, self.database, calls, runs, encoded)
+            waits.arm_after_commit(self.database, self.config.cluster, added)
         else:
             inserted = self.ledger.enqueue(runs)
+        own.remember(self.database, (run.id for run in runs))
         results = [
             self._result(call.task, run, row, arguments.args, arguments.kwargs)
             for call, run, row, arguments in zip(calls, runs, inserted, encoded, strict=True)
@@ -171,6 +171,7 @@ class MantaBackend(BaseTaskBackend):
         arguments = payload.encode_arguments([], {})
         run = self._new_run(self._shared(task) | {"waits": True}, arguments)
         [row] = self.ledger.enqueue([run])
+        own.remember(self.database, [run.id])
         result = self._result(task, run, row, [], {})
         task_enqueued.send_robust(type(self), task_result=result)
         return result

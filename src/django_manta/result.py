@@ -259,8 +259,8 @@ def get_result(result_id: object, using: str | None = None) -> TaskResult:
 
 def _delegated(ledger: Ledger, records: Sequence[RunRecord]) -> dict[str, Value]:
     """The values of those runs that ended well and have none of their own."""
-    ids = [record.id for record in records if record.delegate is not None and record.state is State.SUCCESSFUL]
-    return (graph.values(ledger, ids, limit=None) or {}) if ids else {}
+    ids = [record.id.hex for record in records if record.delegate is not None and record.state is State.SUCCESSFUL]
+    return graph.values(ledger, ids, limit=None) if ids else {}
 
 
 def results_of(ledger: Ledger, ids: Iterable[UUID]) -> list[TaskResult]:

@@ -17,6 +17,7 @@ from django_manta.ledger import Claimed, Ledger, graph
 from django_manta.models import Run
 from django_manta.states import Outcome
 from django_manta.testing import run_all
+from django_manta.workflow import own
 from tests.app import flows, tasks
 from tests.commands.conftest import manta, manta_json
 from tests.ledger.given import lose, settlement, sql, worker_record
@@ -231,6 +232,13 @@ def test_scheduled_without_a_date(ledger: Ledger) -> None:
 # -- waiting -----------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def of_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is waited for was enqueued in an earlier transaction, so that it is counted after the commit."""
+    monkeypatch.setattr(own, "runs", lambda database: set())
+
+
+@pytest.mark.usefixtures("of_before")
 def test_nobody_has_counted_what_it_waits_for(ledger: Ledger) -> None:
     first = tasks.add.enqueue(1, 1)
     result = tasks.add.enqueue(first, 1)
@@ -238,6 +246,18 @@ def test_nobody_has_counted_what_it_waits_for(ledger: Ledger) -> None:
     assert told.cause is Cause.NOT_COUNTED
     assert told.sentence.startswith("It waits for 1 run, and for ")
     assert told.advice == "A worker would do so, but none is alive: start one."
+
+
+@pytest.mark.usefixtures("of_before")
+def test_it_waits_for_what_somebody_removed_behind_the_ledgers_back(ledger: Ledger) -> None:
+    first = tasks.add.using(hold=True).enqueue(1, 1)
+    result = tasks.add.enqueue(first, 1)
+    arm(ledger)
+    sql(ledger, "DELETE FROM manta_run WHERE id = %s", [UUID(first.id).hex])
+    told = why(result)
+    assert told.cause is Cause.WAITS_FOR_NOTHING
+    assert told.advice is not None
+    assert "fsck --repair" in told.advice
 
 
 def test_it_waits_for_runs_and_the_root_of_it_is_told(ledger: Ledger, worker: str) -> None:
@@ -460,6 +480,7 @@ def test_upstream_failed_and_nobody_left_to_blame(ledger: Ledger) -> None:
     assert told.root is None
 
 
+@pytest.mark.usefixtures("of_before")
 def test_what_it_needs_is_gone(ledger: Ledger) -> None:
     first = tasks.add.using(hold=True).enqueue(1, 1)
     result = tasks.add.enqueue(first, 1)

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
-from django.db import IntegrityError, OperationalError, connection
+from django.db import DataError, IntegrityError, OperationalError, connection
 
 from django_manta.ledger import DjangoSession, Ledger, PostgresSession, own_session
 from django_manta.ledger.session import dialect_of, statement
 from django_manta.states import State
-from tests.ledger.given import enqueue, new_run, sql, state_of
+from tests.ledger.given import enqueue, new_run, settlement, sql, state_of
 
 
 def test_an_own_session_is_a_connection_of_its_own(committed: None) -> None:
@@ -75,6 +75,44 @@ def test_its_statements_are_prepared_and_bound_on_the_server(own: Ledger) -> Non
         own.claim("worker", ["default"], 1)
     prepared = [text for (text,) in sql(own, "SELECT statement FROM pg_prepared_statements")]
     assert any("FOR NO KEY UPDATE SKIP LOCKED" in text and "$1" in text for text in prepared)
+
+
+@pytest.mark.postgres
+def test_any_name_can_be_claimed_from(own: Ledger) -> None:
+    """The values of a claim are put into text here, not by psycopg."""
+    for name in ["", 'a "queue"', "C:\\temp\\", "{a,b}", "NULL", "Zürich, 東京", "it's", "$1 %s %(worker)s"]:
+        [run_id] = enqueue(own, queue=name)
+        assert [claim.id for claim in own.claim(name, [name], 1)] == [run_id]
+        [run_id] = enqueue(own, queue=name)
+        assert own.claim(name, [name], 1, not_tasks=["tests.app.tasks.add", name]) == []
+        [claim] = own.claim(name, [name, "other"], 1, not_tasks=[name], horizon=1e9)
+        assert (claim.id, claim.queue, claim.worker) == (run_id, name, name)
+
+
+@pytest.mark.postgres
+def test_what_postgresql_cannot_hold_is_refused_not_cut_short(own: Ledger) -> None:
+    enqueue(own, queue="de")
+    with pytest.raises(DataError, match="NUL"):
+        own.claim("worker", ["de\0fault"], 1)
+
+
+@pytest.mark.postgres
+def test_a_statement_is_prepared_anew_where_its_connection_is_another(own: Ledger) -> None:
+    assert isinstance(own.session, PostgresSession)
+    for _ in range(2):
+        [run_id] = enqueue(own)
+        [claim] = own.claim("worker", ["default"], 1)
+        assert own.settle([settlement(claim)], "worker").moved
+        assert state_of(own, run_id) is State.SUCCESSFUL
+        own.session.close()
+
+
+@pytest.mark.parametrize("name", ["claim", "claim_line", "settle", "enqueue"])
+@pytest.mark.postgres
+def test_what_is_said_often_is_short_enough_for_psycopg_to_remember(name: str) -> None:
+    from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH
+
+    assert len(statement("postgres", name)) <= MAX_CACHED_STATEMENT_LENGTH
 
 
 @pytest.mark.postgres

@@ -267,7 +267,7 @@ class LedgerMachine(RuleBasedStateMachine):
         """Whoever tells dies after a few."""
         heralds = sorted(self.model.graph.heralds)
         before = self.edges()
-        with patch.object(graph, "TELL_BATCH", limit):
+        with patch.object(graph, "_batch_of", lambda ids: limit):
             told = graph.tell(self.ledger, heralds, at_once=1)
         after = self.edges()
         # Which few is for the database to say.

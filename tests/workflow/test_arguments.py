@@ -170,8 +170,8 @@ def test_the_values_of_a_batch_are_fetched_together() -> None:
     with CaptureQueriesContext(connection) as captured:
         claims = ledger.claim("worker", ["default"], 10)
     assert len(claims) == 10
-    # The claim, the weight and the values.
-    assert len([query for query in captured if "manta" in query["sql"]]) == 3
+    # The claim and the values.
+    assert len([query for query in captured if "manta" in query["sql"]]) == 2
     ledger.settle([settlement_of(claim) for claim in claims])
 
 

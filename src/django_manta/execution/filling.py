@@ -1,7 +1,6 @@
 """Fills the values of other runs into the arguments of this one, once they are verified."""
 
 from typing import Any
-from uuid import UUID
 
 from django_manta import payload
 from django_manta.exceptions import BadTaskSignature
@@ -18,10 +17,10 @@ def fill_in(admitted: Admitted) -> None:
     seal = admitted.backend.seal
 
     def read(run_id: str) -> Any:
-        value = values.get(UUID(run_id).hex)
+        value = values.get(run_id.replace("-", ""))
         if value is None:
             raise LookupError(f"Run {run_id}, whose value run {claim.id} was given, is not there or did not succeed.")
-        return _verified(seal, str(UUID(run_id)), value)
+        return _verified(seal, run_id, value)
 
     payload.fill_in(admitted.args, admitted.kwargs, claim.references, lambda run_id: payload.unfold(run_id, read))
 
@@ -38,6 +37,5 @@ def _verified(seal: payload.Seal, run_id: str, value: Value) -> Any:
 
 def _fetch(admitted: Admitted) -> dict[str, Value]:
     """What was too much to be carried along."""
-    references = payload.decode(admitted.claim.references or "[]")
     ledger = Ledger(DjangoSession(admitted.backend.database))
-    return graph.values(ledger, {UUID(run_id) for _, run_id in references}, limit=None) or {}
+    return graph.values(ledger, graph.referred_to(admitted.claim.references or "[]"), limit=None)

@@ -108,12 +108,15 @@ class Ledger:
             return []
         params = {
             "worker": worker,
-            "queues": self.dialect.listing(queues),
             "limit": limit,
             "horizon": horizon,
             "not_tasks": self.dialect.listing(not_tasks),
         }
-        claims = [rows.claimed(self.dialect, row) for row in self.session.rows("claim", params)]
+        if len(queues) == 1 and self.dialect.name == "postgres":
+            taken = self.session.rows("claim_line", {**params, "queue": queues[0]})
+        else:
+            taken = self.session.rows("claim", {**params, "queues": self.dialect.listing(queues)})
+        claims = [rows.claimed(self.dialect, row) for row in taken]
         tried = [claim.id for claim in claims if claim.attempts > 1]
         if tried:
             claims = rows.with_history(claims, self.history(tried))

@@ -27,7 +27,8 @@ from django_manta.states import ENDS, Outcome, Role, State, When
 if TYPE_CHECKING:
     from django_manta.ledger.book import Ledger
 
-#: Edges that are counted in one transaction; and in all, before the rest is left to the caretaker.
+#: Edges that are counted in one transaction, unless it tells of more runs than that; and in all, before the rest is
+#: left to the caretaker.
 TELL_BATCH = 200
 TELL_AT_ONCE = 1_000
 
@@ -157,6 +158,17 @@ def arm(ledger: "Ledger", ids: Iterable[UUID], *, new: bool = False, batch: int 
     passed |= tell(ledger, heralds)
     bring_forward(ledger, ids)
     return passed
+
+
+def arm_own(ledger: "Ledger", ids: Iterable[UUID]) -> set[UUID]:
+    """
+    Arm new runs that wait only for what the present transaction has enqueued as well. Which ones.
+
+    Nobody else can see any of it: nothing is locked, and there is nothing to come back for after the commit.
+    """
+    if ledger.dialect.name != "postgres":
+        return set()
+    return {row[0] for row in ledger.session.rows("arm_own", {"ids": _listed(ledger, ids)})}
 
 
 def _arm_or_halve(ledger: "Ledger", ids: Sequence[UUID], new: bool) -> tuple[Passed, list[UUID], int]:
@@ -291,29 +303,69 @@ def _tell(ledger: "Ledger", ids: Sequence[UUID]) -> tuple[Passed, list[UUID], in
             ids = locked
         if not ids:
             return moved, [], 0, False
-        params = {"ids": _listed(ledger, ids)}
-        found = ledger.session.rows("untold", {**params, "limit": TELL_BATCH})
-        news = [row[:-1] for row in found if row[-1]]
+        limit = _batch_of(ids)
+        params = {"ids": _listed(ledger, ids), "limit": limit}
+        news = _count_sqlite(ledger, params) if ledger.dialect.name == "sqlite" else _count(ledger, params)
         heralds: list[UUID] = []
-        if news:
-            edges = [
-                {"id": edge, "told": bool(ended), "met": bool(succeeded)} for edge, _, _, ended, succeeded, *_ in news
-            ]
-            ledger.session.run("tell_edges", {"edges": dumps(edges)})
-            counted = ledger.session.rows("tell_gates", {"gates": dumps(_deltas(news))})
-            reopening = any(was_told for *_, was_told, _, _ in news)
-            dependents = [ledger.dialect.read_id(row[0]) for row in counted]
-            passed, heralds = _let_pass(ledger, dependents, reopening=reopening)
+        if news.told:
+            passed, heralds = _let_pass(ledger, news.dependents, reopening=news.reopening)
             moved |= passed
-            again = {ledger.dialect.read_id(run_id) for _, run_id, _, ended, *_ in news if not ended}
-            if again:
+            if news.again:
                 # While it was over, somebody may have begun to wait for who waited for it.
-                refused, more = _refuse(ledger, in_circles(ledger, sorted(again), reopened=True))
+                refused, more = _refuse(ledger, in_circles(ledger, sorted(set(news.again)), reopened=True))
                 moved |= refused
                 heralds += more
-        moved.done += len(news) + len(ledger.session.rows("hush", params))
+        if news.found and not news.hushed:
+            # Of some there may be more, or somebody who could not be told.
+            moved.done += len(ledger.session.rows("hush", {"ids": params["ids"]}))
+        moved.done += news.told + news.hushed
     # Those that somebody holds are left as well, but not to be tried again at once.
-    return moved, heralds, len(news), len(found) == TELL_BATCH and bool(news)
+    return moved, heralds, news.told, news.found == limit and news.told > 0
+
+
+def _batch_of(ids: Sequence[UUID]) -> int:
+    """One edge of each, and one more, so that most often nothing is left; of one with very many, a batch."""
+    return max(TELL_BATCH, len(ids) + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _News:
+    """What gates did not know, and have counted now."""
+
+    #: Edges that were found, and of them those whose dependents nobody held.
+    found: int
+    told: int
+    #: Heralds that have nothing more to tell.
+    hushed: int
+    #: Whether some of it was over when it was told of last.
+    reopening: bool
+    #: The runs whose gates have counted it, and may let them pass.
+    dependents: Sequence[UUID]
+    #: The runs that wait again for something.
+    again: Sequence[UUID]
+
+
+def _count(ledger: "Ledger", params: dict[str, object]) -> _News:
+    [row] = ledger.session.rows("tell", params)
+    return _News(*row)
+
+
+def _count_sqlite(ledger: "Ledger", params: dict[str, object]) -> _News:
+    """SQLite moves nothing inside a query: look, then mark, then count. Nobody else holds anything."""
+    news = ledger.session.rows("untold", params)
+    if not news:
+        return _News(0, 0, len(ledger.session.rows("hush", {"ids": params["ids"]})), False, (), ())
+    edges = [{"id": edge, "told": bool(ended), "met": bool(succeeded)} for edge, _, _, ended, succeeded, *_ in news]
+    ledger.session.run("tell_edges", {"edges": dumps(edges)})
+    counted = ledger.session.rows("tell_gates", {"gates": dumps(_deltas(news))})
+    return _News(
+        found=len(news),
+        told=len(news),
+        hushed=0,
+        reopening=any(was_told for *_, was_told, _, _ in news),
+        dependents=[ledger.dialect.read_id(row[0]) for row in counted],
+        again=[ledger.dialect.read_id(row[1]) for row in news if not row[3]],
+    )
 
 
 def _deltas(news: Sequence[tuple[Any, ...]]) -> list[dict[str, Any]]:
@@ -323,7 +375,7 @@ def _deltas(news: Sequence[tuple[Any, ...]]) -> list[dict[str, Any]]:
         gate = gates.setdefault(
             run_id,
             {
-                "run_id": run_id.hex if isinstance(run_id, UUID) else run_id,
+                "run_id": run_id,
                 "pending_values": 0,
                 "met_values": 0,
                 "bad_values": 0,
@@ -407,35 +459,35 @@ def downstream(ledger: "Ledger", ids: Iterable[UUID]) -> list[UUID]:
     return [ledger.dialect.read_id(row[0]) for row in rows]
 
 
-def values(ledger: "Ledger", ids: Iterable[UUID], *, limit: int | None = VALUES_LIMIT) -> dict[str, Value] | None:
+def values(ledger: "Ledger", ids: Iterable[str], *, limit: int | None = VALUES_LIMIT) -> dict[str, Value]:
     """
-    The values of runs and of those that they delegated to, by id. None if they weigh more than ``limit`` bytes.
-
-    A statement for the weight, and one for the values.
+    The values of successful runs and of those that they delegated to, by id, which is 32 digits here and there.
+    None of them, if they weigh more than ``limit`` bytes together.
     """
-    listed = {"ids": _listed(ledger, ids)}
-    if limit is not None:
-        [[weight]] = ledger.session.rows("value_size", listed)
-        if weight > limit:
-            return None
+    params = {"ids": ledger.dialect.listing(list(ids)), "limit": limit}
     return {
-        ledger.dialect.read_id(run_id).hex: Value(result, signature, delegate)
-        for run_id, result, signature, delegate in ledger.session.rows("values", listed)
+        run_id: Value(result, signature, delegate)
+        for run_id, result, signature, delegate in ledger.session.rows("values", params)
     }
 
 
 def with_values(ledger: "Ledger", claims: list[Claimed]) -> list[Claimed]:
     """Claims with what their references refer to; those whose executors shall fetch it themselves without."""
-    wanted = {UUID(run_id) for claim in claims if claim.references for _, run_id in loads(claim.references)}
-    found = values(ledger, wanted)
-    if found is None:
-        return claims
-    return [claim._replace(values=_needed(claim.references, found)) if claim.references else claim for claim in claims]
+    referred = {claim.id: referred_to(claim.references) for claim in claims if claim.references}
+    found = values(ledger, {run_id for ids in referred.values() for run_id in ids})
+    return [
+        claim._replace(values=_needed(referred[claim.id], found)) if claim.id in referred else claim for claim in claims
+    ]
 
 
-def _needed(references: str, found: dict[str, Value]) -> dict[str, Value]:
+def referred_to(references: str) -> list[str]:
+    """The ids in a list of references, as 32 digits each."""
+    return [run_id.replace("-", "") for _, run_id in loads(references)]
+
+
+def _needed(ids: list[str], found: dict[str, Value]) -> dict[str, Value]:
     needed: dict[str, Value] = {}
-    wanted = [UUID(run_id).hex for _, run_id in loads(references)]
+    wanted = list(ids)
     while wanted:
         run_id = wanted.pop()
         if run_id in found and run_id not in needed:

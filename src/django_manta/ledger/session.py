@@ -24,6 +24,8 @@ from django_manta import payload
 if TYPE_CHECKING:
     import psycopg
 
+    from django_manta.ledger.direct import Direct
+
 #: A statement of ours that takes longer has met something it should not wait for.
 STATEMENT_TIMEOUT_SECONDS = 30
 LOCK_TIMEOUT_SECONDS = 5
@@ -115,8 +117,19 @@ def statement(dialect: str, name: str) -> str:
     for folder in (dialect, "shared"):
         file = package / folder / f"{name}.sql"
         if file.is_file():
-            return file.read_text(encoding="utf-8")
+            return _without_comments(file.read_text(encoding="utf-8"))
     raise LookupError(f"There is no statement {name!r} for {dialect}.")
+
+
+def _without_comments(text: str) -> str:
+    """
+    Without the lines that explain it, and without indentation.
+
+    Only for its length: what psycopg has read once it remembers, unless it is longer than 4,096 characters, and
+    to read a claim anew each time takes longer than to look for something to claim.
+    """
+    lines = (line.strip() for line in text.splitlines())
+    return "\n".join(line for line in lines if line and not line.startswith("--"))
 
 
 class Session(Protocol):
@@ -183,6 +196,8 @@ class PostgresSession:
     def __init__(self, alias: str = DEFAULT_DB_ALIAS) -> None:
         self.alias = alias
         self._connection: psycopg.Connection[Row] | None = None
+        self._direct: Direct | None = None
+        self._errors: AbstractContextManager[None] | None = None
 
     @property
     def connection(self) -> "psycopg.Connection[Row]":
@@ -194,19 +209,21 @@ class PostgresSession:
         import psycopg
         import psycopg.sql
 
+        from django_manta.ledger.direct import Direct
+
+        self._direct = None
         wrapper: Any = connections[self.alias]
         params = dict(wrapper.get_connection_params())
         # Django's choices for its own cursors; ours are psycopg's defaults, which bind on the server.
         for name in ("cursor_factory", "context", "prepare_threshold"):
             params.pop(name, None)
         params = {**LINK, **params}
-        connection: psycopg.Connection[Row] = psycopg.connect(**params, autocommit=True, prepare_threshold=1)
+        connection: psycopg.Connection[Row] = psycopg.connect(**params, autocommit=True, prepare_threshold=None)
         if role := wrapper.settings_dict["OPTIONS"].get("assume_role"):
             connection.execute(psycopg.sql.SQL("SET ROLE {}").format(psycopg.sql.Identifier(role)))
         connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
         if _is_pooled(connection):
             # What is set or prepared here would stay behind on a connection that others get next.
-            connection.prepare_threshold = None
             return connection
         connection.execute(
             "SELECT set_config('statement_timeout', %s, false), set_config('lock_timeout', %s, false),"
@@ -216,20 +233,34 @@ class PostgresSession:
         )
         for name, value in PINNED_PLANS.items():
             connection.execute("SELECT set_config(%s, %s, false)", [name, value])
+        self._direct = Direct(connection)
         return connection
 
     def rows(self, name: str, params: Mapping[str, Any]) -> list[Row]:
         with self._django_errors():
-            return self.connection.execute(statement("postgres", name), params, binary=True).fetchall()
+            connection, text = self.connection, statement("postgres", name)
+            if self._direct is not None:
+                return self._direct.rows(name, text, params)
+            return connection.execute(text, params, binary=True).fetchall()
 
     def run(self, name: str, params: Mapping[str, Any]) -> None:
         with self._django_errors():
-            self.connection.execute(statement("postgres", name), params)
+            connection, text = self.connection, statement("postgres", name)
+            if self._direct is not None:
+                self._direct.rows(name, text, params)
+            else:
+                connection.execute(text, params)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        with self._django_errors(), self.connection.transaction():
-            yield
+        with self._django_errors():
+            connection = self.connection
+            if self._direct is not None and not self.in_transaction():
+                with self._direct.transaction():
+                    yield
+            else:
+                with connection.transaction():
+                    yield
 
     def step(self) -> AbstractContextManager[None]:
         """One statement, which needs no transaction round it unless one is open already."""
@@ -270,7 +301,10 @@ class PostgresSession:
 
     def _django_errors(self) -> AbstractContextManager[None]:
         """Callers meet ``django.db`` exceptions here as everywhere else in a Django project."""
-        return connections[self.alias].wrap_database_errors
+        if self._errors is None:
+            # Kept: to find Django's connection of a thread takes longer than all else that is not the statement.
+            self._errors = connections[self.alias].wrap_database_errors
+        return self._errors
 
     def close(self) -> None:
         if self._connection is not None:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from uuid import UUID
 
 from django.db import DatabaseError, transaction
@@ -12,6 +13,7 @@ from django_manta.ledger import DjangoSession, Ledger, NewRun, graph
 from django_manta.payload import Arguments
 from django_manta.ringing import UNKNOWN, ring_after_commit
 from django_manta.states import Role, When
+from django_manta.workflow import own
 
 logger = logging.getLogger("django_manta")
 
@@ -28,9 +30,24 @@ def _says_when(call: Call) -> bool:
     return getattr(call.task, "when", options.NOT_GIVEN) is not options.NOT_GIVEN
 
 
-def add(ledger: Ledger, calls: Sequence[Call], runs: Sequence[NewRun], encoded: Sequence[Arguments]) -> int:
-    """The gates and edges of those of ``runs`` that need them, in the caller's transaction. How many edges."""
-    gates, edges = [], []
+@dataclass(frozen=True, slots=True)
+class Added:
+    """Runs that wait, and how many edges have to be counted when they exist for everybody."""
+
+    ids: list[UUID]
+    unarmed: list[UUID]
+    edges: int
+
+
+def add(
+    ledger: Ledger, database: str, calls: Sequence[Call], runs: Sequence[NewRun], encoded: Sequence[Arguments]
+) -> Added:
+    """
+    The gates and edges of those of ``runs`` that need them, in the caller's transaction. Those that wait only for what
+    it has enqueued itself are armed, too.
+    """
+    gates: list[graph.NewGate] = []
+    edges: list[graph.Edge] = []
     for call, run, arguments in zip(calls, runs, encoded, strict=True):
         if not (run.waits or _says_when(call)):
             continue
@@ -39,15 +56,22 @@ def add(ledger: Ledger, calls: Sequence[Call], runs: Sequence[NewRun], encoded: 
         edges += [graph.Edge(run.id, UUID(on), Role.VALUE) for on in arguments.waits_for]
         edges += [graph.Edge(run.id, on, Role.AFTER) for on in given.get("after", ())]
     graph.add(ledger, gates, edges)
-    return len(edges)
+    ids = [gate.run for gate in gates]
+    enqueued = own.runs(database)
+    strange = {edge.run for edge in edges if edge.on not in enqueued}
+    mine = {edge.run for edge in edges} - strange
+    armed = graph.arm_own(ledger, mine) if mine else set()
+    left = sum(1 for edge in edges if edge.run not in armed)
+    return Added(ids, [run_id for run_id in ids if run_id not in armed], left)
 
 
-def arm_after_commit(database: str, cluster: str, ids: Sequence[UUID], edges: int) -> None:
+def arm_after_commit(database: str, cluster: str, added: Added) -> None:
     """
     Count what the runs wait for once they exist for everybody.
 
     Who dies before that, or cannot reach the database then, leaves it to the caretaker.
     """
+    ids, edges = added.unarmed, added.edges
 
     def arm() -> None:
         ledger = Ledger(DjangoSession(database))
@@ -55,6 +79,7 @@ def arm_after_commit(database: str, cluster: str, ids: Sequence[UUID], edges: in
             # As many at a time as have ARM_EDGES edges together.
             batch = max(1, min(len(ids), graph.ARM_EDGES * len(ids) // max(edges, 1)))
             passed = graph.arm(ledger, ids, new=True, batch=batch)
+            graph.bring_forward(ledger, set(added.ids) - set(ids))
             for queue in passed.queues:
                 ring_after_commit(database, cluster, queue)
             if passed.locked > MANY_LOCKED:

@@ -3,19 +3,22 @@ The child process of a worker: executes the orders it is sent.
 
 The main thread executes, one order after the other. "Ended k, with its outcome" and "started k+1"
 leave before k+1 begins, so that when this process dies the worker knows which run it was at. A
-second thread reads the socket: it takes orders, gives unstarted ones back, passes interrupts on to
-the main thread as a signal, and ends the process when the worker's end of the socket closes.
+second thread reads the socket meanwhile: it takes orders, gives unstarted ones back, passes interrupts
+on to the main thread as a signal, and ends the process when the worker's end of the socket closes. While
+nothing is executed the main thread reads for itself: to be woken by another thread would be a tenth of
+the time in which an idle worker starts a run.
 """
 
 import logging
 import os
 import resource
+import select
 import signal
 import socket
 import sys
 import threading
 from collections import deque
-from typing import Any
+from typing import Any, Never
 
 from django.tasks.signals import log_task_finished, log_task_started, task_finished, task_started
 
@@ -35,6 +38,10 @@ READ_BYTES = 256 * 1024
 
 #: So long after the worker has gone, or cannot be spoken to any more, the process ends whatever happens.
 LEAVE_SECONDS = 2.0
+
+#: So long after its last order the main thread still waits for the other one to read the next: in a stream of
+#: orders they do not change places.
+LINGER_SECONDS = 0.002
 
 
 def serve(request: dict[str, Any], descriptors: list[int]) -> int:
@@ -93,6 +100,12 @@ class Child:
         #: The token to interrupt, what that counts as, and why.
         self._interrupt: tuple[int, Outcome, str] | None = None
         self._kept = Kept()
+        self._inbox = Inbox()
+        #: Held by the thread that reads the socket.
+        self._reading = threading.Lock()
+        #: The main thread executes, or is about to: the other one reads.
+        self._busy = threading.Event()
+        self._nudged, self._nudge = socket.socketpair()
 
     def serve(self) -> int:
         signal.signal(signal.SIGUSR1, self._raise_inside)
@@ -109,6 +122,8 @@ class Child:
             self._put_right()
             started = frame(Kind.STARTED, claim.token)
             self._send(told + started)
+            # Not sooner: the thread that this wakes would be given the processor while we send.
+            self._busy.set()
             told = self._execute(claim)
         return 0
 
@@ -123,10 +138,24 @@ class Child:
     def _next(self, *, wait: bool) -> Claimed | None:
         """The next order; None when there is none and nobody wants to wait, or it is time to leave."""
         with self._changed:
-            while wait and not self._orders and not self._stopping:
-                self._changed.wait()
+            if wait and not self._orders and not self._stopping and self._busy.is_set():
+                self._changed.wait(LINGER_SECONDS)
+        if wait:
+            self._read_until_there_is_one()
+        with self._changed:
             self._current = self._orders[0].token if self._orders else None
             return self._orders.popleft() if self._orders else None
+
+    def _read_until_there_is_one(self) -> None:
+        if self._orders or self._stopping:
+            return
+        if self._busy.is_set():
+            self._busy.clear()
+            self._nudge.send(b"\0")
+        # The other thread may be taking in the last thing that it read.
+        with self._reading:
+            while not self._orders and not self._stopping:
+                self._take_in(self._receive())
 
     def _execute(self, claim: Claimed) -> bytes:
         execution = execute(claim, executor=self.executor, output=self.recorder.tail)
@@ -155,30 +184,53 @@ class Child:
         if interrupt is not None and interrupt[0] == self._current:
             limits.interrupt(*interrupt[1:])
 
-    # -- the reader ------------------------------------------------------------------------------
+    # -- reading ---------------------------------------------------------------------------------
 
     def _read(self) -> None:
+        """The life of the second thread."""
         try:
-            self._listen()
+            sources = select.poll()
+            for source in (self.worker, self._nudged):
+                sources.register(source, select.POLLIN)
+            while True:
+                self._busy.wait()
+                ready = [descriptor for descriptor, _ in sources.poll()]
+                if self._nudged.fileno() in ready:
+                    self._nudged.recv(READ_BYTES)
+                if self._busy.is_set() and ready != [self._nudged.fileno()]:
+                    with self._reading:
+                        # The main thread may have read it already, and begun what it says.
+                        self._take_in(self._receive(socket.MSG_DONTWAIT))
+        except BaseException:
+            self._leave()
+
+    def _receive(self, flags: int = 0) -> bytes | None:
+        """What has arrived: None for nothing, and no bytes when nothing will arrive any more."""
+        try:
+            return self.worker.recv(READ_BYTES, flags)
+        except BlockingIOError:
+            return None
+        except OSError:
+            return b""
+
+    def _take_in(self, data: bytes | None) -> None:
+        if data is None:
+            return
+        if not data:
             with self._changed:
                 self._orders.clear()
             self._kept.settle()
-        except BaseException:
-            sys.excepthook(*sys.exc_info())
-        # Deaf, it would hold its runs for ever. What is running is left to whoever finds the lease lost.
-        os._exit(1)
-
-    def _listen(self) -> None:
-        inbox = Inbox()
-        while True:
-            try:
-                data = self.worker.recv(READ_BYTES)
-            except OSError:
-                data = b""
-            if not data:
-                return
-            for kind, body in inbox.feed(data):
+            os._exit(1)
+        try:
+            for kind, body in self._inbox.feed(data):
                 self._obey(kind, body)
+        except BaseException:
+            self._leave()
+
+    def _leave(self) -> Never:
+        # Deaf, it would hold its runs for ever. What is running is left to whoever finds the lease lost.
+        sys.excepthook(*sys.exc_info())
+        os._exit(1)
 
     def _obey(self, kind: Kind, body: Any) -> None:
         with self._changed:

@@ -24,7 +24,8 @@ SET
         FROM manta_dependency AS edge
         WHERE
             edge.run_id = gate.run_id
-            AND NOT (edge.on_id = ANY(%(locked)s::uuid[]))
+            -- Not the operator of arrays, which would walk through all of a long one for each.
+            AND edge.on_id NOT IN (SELECT unnest(%(locked)s::uuid[]))
             AND EXISTS (SELECT FROM manta_run AS precondition WHERE precondition.id = edge.on_id)
     ),
     pending_values = counted.pending_values,

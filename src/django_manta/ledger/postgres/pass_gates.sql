@@ -1,5 +1,8 @@
 -- Move runs as their gates say: to the ready ones, or to the end, when what they waited for allows or forbids
 -- it; back to the waiting ones, if something was reopened, what has not started or had failed for its sake.
+--
+-- Which edges ended badly is asked by a CASE: where very many runs wait for the same, the planner would otherwise find
+-- that there is an index of those, and read them all for each.
 WITH judged AS MATERIALIZED (
     SELECT
         verdict.*,
@@ -29,7 +32,7 @@ WITH judged AS MATERIALIZED (
                 SELECT child.state
                 FROM manta_dependency AS edge
                 JOIN manta_run AS child ON child.id = edge.on_id
-                WHERE edge.run_id = run.id AND edge.role = 'delegate' AND edge.told AND NOT edge.met
+                WHERE edge.run_id = run.id AND edge.role = 'delegate' AND CASE WHEN edge.told AND NOT edge.met THEN true ELSE false END
                 ORDER BY child.finished_at, child.id
                 LIMIT 1
             ) AS child_state,
@@ -122,7 +125,7 @@ moved AS (
                             SELECT 'Run ' || edge.on_id || ', which it delegated to, ' || COALESCE('ended ' || child.state, 'is gone') || '.'
                             FROM manta_dependency AS edge
                             LEFT JOIN manta_run AS child ON child.id = edge.on_id
-                            WHERE edge.run_id = run.id AND edge.role = 'delegate' AND edge.told AND NOT edge.met
+                            WHERE edge.run_id = run.id AND edge.role = 'delegate' AND CASE WHEN edge.told AND NOT edge.met THEN true ELSE false END
                             ORDER BY child.finished_at, edge.id
                             LIMIT 1
                         ),
@@ -134,7 +137,7 @@ moved AS (
                             SELECT 'Run ' || edge.on_id || ', which it waits for, ' || COALESCE('ended ' || child.state, 'is gone') || '.'
                             FROM manta_dependency AS edge
                             LEFT JOIN manta_run AS child ON child.id = edge.on_id
-                            WHERE edge.run_id = run.id AND edge.told AND NOT edge.met
+                            WHERE edge.run_id = run.id AND CASE WHEN edge.told AND NOT edge.met THEN true ELSE false END
                             ORDER BY child.finished_at, edge.id
                             LIMIT 1
                         ),

@@ -14,7 +14,7 @@ WITH RECURSIVE upstream (origin, id) AS (
     FROM upstream
     -- What is running, or may at once, does not wait.
     JOIN manta_run AS run ON run.id = upstream.id AND run.state IN ('WAITING', 'HELD')
-    JOIN manta_dependency AS edge ON edge.run_id = upstream.id AND NOT edge.told
+    JOIN manta_dependency AS edge ON edge.run_id = upstream.id AND CASE WHEN edge.told THEN false ELSE true END
     WHERE upstream.id <> upstream.origin
 )
 SELECT origin

@@ -9,8 +9,7 @@ SELECT
     run.state = 'SUCCESSFUL' AS succeeded,
     edge.told,
     edge.met,
-    edge.called,
-    true AS free
+    edge.called
 FROM manta_run AS run
 JOIN manta_dependency AS edge ON edge.on_id = run.id
 WHERE
@@ -25,8 +24,7 @@ SELECT
     run.state = 'SUCCESSFUL' AS succeeded,
     edge.told,
     edge.met,
-    edge.called,
-    true AS free
+    edge.called
 FROM manta_run AS run
 JOIN manta_dependency AS edge ON edge.on_id = run.id
 WHERE

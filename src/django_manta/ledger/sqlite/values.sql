@@ -1,4 +1,4 @@
--- The values of successful runs, and of all that they delegated to, directly or not.
+-- The values of successful runs, and of all that they delegated to, directly or not: unless they weigh too much.
 WITH RECURSIVE wanted (id) AS (
     SELECT value FROM json_each(%(ids)s)
     UNION
@@ -13,4 +13,14 @@ SELECT
     run.delegate
 FROM wanted
 JOIN manta_run AS run ON run.id = wanted.id
-WHERE run.state = 'SUCCESSFUL'
+WHERE
+    run.state = 'SUCCESSFUL'
+    AND COALESCE(
+        (
+            SELECT sum(length(run.result))
+            FROM wanted
+            JOIN manta_run AS run ON run.id = wanted.id
+            WHERE run.state = 'SUCCESSFUL'
+        ) <= %(limit)s,
+        true
+    )

@@ -1,0 +1,64 @@
+-- Take a batch of ready runs of one queue for a worker.
+--
+-- What claim.sql does for a worker with several queues, without the looks that let them take turns: of most
+-- workers' only queue, and of every pickup while nothing else is waiting, those would be half of the time.
+--
+-- For the CASE and the array, see there.
+WITH picked AS MATERIALIZED (
+    SELECT run.id
+    FROM manta_run AS run
+    WHERE
+        run.state = 'READY'
+        AND run.queue = %(queue)s
+        -- An expired run never starts, even before the caretaker has found it.
+        AND (run.expires_at IS NULL OR run.attempts > 0 OR run.expires_at > statement_timestamp())
+        AND run.deadline <= COALESCE(statement_timestamp() + make_interval(secs => %(horizon)s::double precision), 'infinity')
+        AND CASE WHEN run.task = ANY(%(not_tasks)s::text[]) THEN false ELSE true END
+        AND NOT EXISTS (
+            SELECT FROM manta_queue AS queue
+            WHERE queue.name = %(queue)s AND queue.paused_at IS NOT NULL
+        )
+        -- What a worker takes after its lease was lost would only have to be recovered.
+        AND NOT EXISTS (
+            SELECT FROM manta_worker AS worker
+            WHERE worker.id = %(worker)s AND worker.lost_at IS NOT NULL
+        )
+    ORDER BY run.priority DESC, run.deadline, run.id
+    LIMIT %(limit)s
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE manta_run AS run
+SET
+    state = 'RUNNING',
+    worker = %(worker)s,
+    token = nextval('manta_attempt_token_seq'),
+    attempts = run.attempts + 1,
+    started_at = COALESCE(run.started_at, statement_timestamp()),
+    last_attempted_at = statement_timestamp()
+WHERE run.id = ANY(ARRAY(SELECT picked.id FROM picked))
+RETURNING
+    run.id,
+    run.token,
+    run.task,
+    run.backend,
+    run.queue,
+    run.priority,
+    run.arguments,
+    run.overrides,
+    run.signature,
+    run.metadata::text,
+    run.enqueued_at,
+    run.run_after,
+    run.deadline,
+    run.expires_at,
+    run.started_at,
+    run.last_attempted_at,
+    run.attempts,
+    run.failures,
+    run.crashes,
+    run.losses,
+    run.worker,
+    EXTRACT(EPOCH FROM statement_timestamp() - run.refused_at)::double precision,
+    run.suspect,
+    run.refs,
+    run.workflow_id::text

@@ -1,0 +1,152 @@
+"""Who waits only for what its own transaction has enqueued is counted there, and nobody comes back for it."""
+
+from collections.abc import Iterator
+from uuid import UUID
+
+import pytest
+from django.db import DEFAULT_DB_ALIAS, transaction
+
+from django_manta import State, TaskResult, promise, reject, resolve
+from django_manta.ledger import Ledger, fsck, graph
+from django_manta.models import Gate, Herald, Run
+from django_manta.testing import run_all
+from django_manta.workflow import own
+from tests.workflow.conftest import state, states
+from tests.workflow.tasks import same
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def ending() -> Iterator[str]:
+    """Everything here is committed."""
+    yield "committed"
+    assert fsck.check(Ledger()) == []
+    assert not Herald.objects.exists()
+
+
+@pytest.fixture
+def arming(monkeypatch: pytest.MonkeyPatch) -> list[UUID]:
+    """The runs that are armed with locks, after a commit."""
+    armed: list[UUID] = []
+    arm = graph._arm
+
+    def noting(ledger: Ledger, ids: list[UUID], new: bool, sure: bool) -> object:
+        armed.extend(ids)
+        return arm(ledger, ids, new, sure)
+
+    monkeypatch.setattr(graph, "_arm", noting)
+    return armed
+
+
+def is_armed(result: TaskResult) -> bool:
+    return Gate.objects.get(run_id=result.id).armed
+
+
+@pytest.mark.postgres
+def test_a_join_of_what_was_enqueued_with_it_is_armed_at_once(arming: list[UUID]) -> None:
+    with transaction.atomic():
+        parts = same.map(range(2_500))  # more than one INSERT, and so in a savepoint
+        joined = same.enqueue(parts)
+        behind = same.using(after=[joined]).enqueue()
+        assert is_armed(joined)
+        assert is_armed(behind)
+        assert Gate.objects.get(run_id=joined.id).pending_values == 2_500
+    assert arming == []
+    run_all(max_runs=3_000)
+    joined.refresh()
+    assert joined.return_value == list(range(2_500))
+    assert state(behind) is State.SUCCESSFUL
+
+
+def test_it_ends_as_it_would_have_in_two_transactions() -> None:
+    with transaction.atomic():
+        good, bad = promise("good"), promise("bad")
+        results = [
+            same.using(after=[good, bad], when=when).enqueue()
+            for when in ("all_successful", "all_finished", "any_successful", "any_finished")
+        ]
+        valued = same.enqueue([good, bad])
+    reject("bad")
+    resolve("good", 1)
+    run_all()
+    assert states(*results) == [
+        State.UPSTREAM_FAILED,
+        State.SUCCESSFUL,
+        State.SUCCESSFUL,
+        State.SUCCESSFUL,
+    ]
+    assert state(valued) is State.UPSTREAM_FAILED
+
+
+@pytest.mark.postgres
+def test_who_waits_for_something_older_as_well_is_armed_after_the_commit(arming: list[UUID]) -> None:
+    older = same.enqueue(1)
+    with transaction.atomic():
+        newer = same.enqueue(2)
+        joined = same.enqueue([older, newer])
+        assert not is_armed(joined)
+    assert arming == [UUID(joined.id)]
+    assert is_armed(joined)
+    run_all()
+    joined.refresh()
+    assert joined.return_value == [1, 2]
+
+
+@pytest.mark.postgres
+def test_what_is_over_already_is_counted_after_the_commit() -> None:
+    with transaction.atomic():
+        over, open_ = promise("over"), promise("open")
+        resolve("over", 1)
+        joined = same.enqueue([over, open_])
+        assert not is_armed(joined)
+    resolve("open", 2)
+    run_all()
+    joined.refresh()
+    assert joined.return_value == [1, 2]
+
+
+def test_what_a_hook_after_the_commit_sees_is_no_longer_its_own() -> None:
+    """The hook is older than the run: whoever clears up in a hook of its own would come too late."""
+    seen: list[int] = []
+
+    def hook() -> None:
+        with transaction.atomic():
+            seen.append(len(own.runs(DEFAULT_DB_ALIAS)))
+            results.append(same.enqueue(first))
+
+    results: list[TaskResult] = []
+    with transaction.atomic():
+        transaction.on_commit(hook)
+        first = same.enqueue(1)
+        assert own.runs(DEFAULT_DB_ALIAS) == {UUID(first.id)}
+    assert seen == [0]
+    run_all()
+    assert states(*results) == [State.SUCCESSFUL]
+
+
+def test_nothing_is_own_after_a_rollback() -> None:
+    with pytest.raises(ZeroDivisionError), transaction.atomic():
+        same.enqueue(same.map([1, 2]))
+        raise ZeroDivisionError
+    assert not own.runs(DEFAULT_DB_ALIAS)
+    with transaction.atomic():
+        assert not own.runs(DEFAULT_DB_ALIAS)
+        first = same.enqueue(3)
+        with pytest.raises(ZeroDivisionError), transaction.atomic():
+            same.enqueue(same.enqueue(first))
+            raise ZeroDivisionError
+        second = same.enqueue(first)
+        third = same.enqueue(second)
+    assert Run.objects.count() == 3
+    run_all()
+    assert states(first, second, third) == [State.SUCCESSFUL] * 3
+
+
+def test_without_a_transaction_nothing_is_own() -> None:
+    first = same.enqueue(1)
+    assert not own.runs(DEFAULT_DB_ALIAS)
+    second = same.enqueue(first)
+    assert is_armed(second)
+    run_all()
+    assert state(second) is State.SUCCESSFUL
