@@ -461,12 +461,12 @@ class Ledger:
         """What keeps ``worker`` ("") or single runs (their ids) from going on. Whether its lease is in force."""
         return bool(self.session.rows("tell_troubles", {"worker": worker, "troubles": dumps(dict(troubles))}))
 
-    def orphans(self, worker: str | None = None, limit: int = 1_000, *, on_ray: bool | None = None) -> list[Orphan]:
+    def orphans(self, worker: str | None = None, limit: int = 1_000, *, runner: str | None = None) -> list[Orphan]:
         """
-        What lost or vanished workers (or ``worker``, if it is one of them) still hold; with ``on_ray``, only
-        what workers with the runner ``ray`` held, or only what they did not.
+        What lost or vanished workers (or ``worker``, if it is one of them) still hold; with ``runner``, only what
+        workers with that one held; if it is empty, only what went with its worker.
         """
-        held = self.session.rows("orphans", {"worker": worker, "limit": limit, "on_ray": on_ray})
+        held = self.session.rows("orphans", {"worker": worker, "limit": limit, "runner": runner})
         return [Orphan(self.dialect.read_id(row[0]), *row[1:]) for row in held]
 
     def recover(self, max_losses: Callable[[Orphan], int], worker: str | None = None, limit: int = 1_000) -> Settled:

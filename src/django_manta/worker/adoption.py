@@ -24,7 +24,7 @@ from django_manta.execution.runners.ray import messages
 from django_manta.ledger import Ledger, Orphan, Settled, Settlement
 from django_manta.states import Outcome, State
 from django_manta.worker.caretaker import recovered
-from django_manta.worker.losses import max_losses_of
+from django_manta.worker.losses import max_losses_of, orphans_of_ours
 
 if TYPE_CHECKING:
     from django_manta.worker.afar import OnRay
@@ -143,7 +143,7 @@ class Adoption:
 
     def _look(self, ledger: Ledger) -> None:
         known = {case.former for case in self.cases}
-        found = ledger.orphans(limit=BATCH, on_ray=True)
+        found = ledger.orphans(limit=BATCH, runner="ray")
         held: dict[str, list[Orphan]] = {}
         for orphan in found:
             if orphan.worker not in known:
@@ -195,24 +195,7 @@ class Adoption:
     def _lose(self, case: Case, rest: list[Orphan], ledger: Ledger) -> Settled:
         if case.former:
             return ledger.recover_these(rest, max_losses_of)
-        # Ours, and nobody can say where: as if this worker had been lost with it.
-        records = {record.id: record for record in ledger.fetch([orphan.id for orphan in rest], history=False)}
-        ours = [
-            Orphan(
-                orphan.id,
-                orphan.token,
-                record.task,
-                record.backend,
-                record.queue,
-                record.overrides,
-                record.losses,
-                False,
-                self.runner.host.id,
-                record.attempts,
-            )
-            for orphan in rest
-            if (record := records.get(orphan.id)) is not None
-        ]
+        ours = orphans_of_ours(ledger, [(orphan.id, orphan.token) for orphan in rest], self.runner.host.id)
         return ledger.recover_these(ours, max_losses_of)
 
 

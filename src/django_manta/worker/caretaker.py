@@ -111,7 +111,7 @@ def recover(backend: Any, ledger: Ledger) -> int:
 
     count = 0
     while True:
-        orphans = {orphan.token: orphan for orphan in ledger.orphans(limit=BATCH, on_ray=False)}
+        orphans = {orphan.token: orphan for orphan in ledger.orphans(limit=BATCH, runner="")}
         if not orphans:
             return count
         settled = ledger.recover_these(list(orphans.values()), max_losses_of)

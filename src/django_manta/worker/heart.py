@@ -70,7 +70,7 @@ class Heart(threading.Thread):
         if ledger.beat(self.worker, self.stopping) is None:
             return False
         # Somebody may have marked a worker lost and died before recovering what it held.
-        if ledger.orphans(limit=1, on_ray=False):
+        if ledger.orphans(limit=1, runner=""):
             self._on_orphans()
         return True
 

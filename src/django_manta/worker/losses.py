@@ -1,9 +1,11 @@
 """How executions are settled that vanished together with whoever knew of them."""
 
+from collections.abc import Iterable
 from typing import Any
+from uuid import UUID
 
 from django_manta.execution.admission import backend_of, resolve
-from django_manta.ledger import Claimed, Orphan, Settlement
+from django_manta.ledger import Claimed, Ledger, Orphan, Settlement
 from django_manta.ledger.rows import loss
 from django_manta.options import OPTIONS
 
@@ -25,6 +27,26 @@ def lost(claim: Claimed, *, alone: bool, words: str) -> Settlement:
     known: dict[str, Any] = {name: getattr(claim, name) for name in _SHARED}
     orphan = Orphan(**known)
     return loss(orphan, max_losses_of(orphan), alone=alone, words=words)
+
+
+def orphans_of_ours(ledger: Ledger, executions: Iterable[tuple[UUID, int]], worker: str) -> list[Orphan]:
+    """Executions of ``worker`` of which nobody can say where they are: as if it had been lost with them."""
+    tokens = dict(executions)
+    return [
+        Orphan(
+            record.id,
+            tokens[record.id],
+            record.task,
+            record.backend,
+            record.queue,
+            record.overrides,
+            record.losses,
+            False,
+            worker,
+            record.attempts,
+        )
+        for record in ledger.fetch(tokens, history=False)
+    ]
 
 
 _SHARED = ("id", "token", "task", "backend", "queue", "overrides", "losses", "suspect", "worker", "attempts")

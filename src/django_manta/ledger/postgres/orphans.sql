@@ -1,4 +1,4 @@
--- What workers whose lease is lost, or that are gone, still hold: all of it, what is on Ray, or what is not.
+-- What workers whose lease is lost, or that are gone, still hold: all of it, what is on Ray, or what went with them.
 SELECT
     run.id,
     run.token,
@@ -18,6 +18,9 @@ WHERE
     run.state IN ('RUNNING', 'CANCELLING')
     AND (worker.id IS NULL OR worker.lost_at IS NOT NULL)
     AND (%(worker)s::text IS NULL OR run.worker = %(worker)s::text)
-    AND (%(on_ray)s::boolean IS NULL OR %(on_ray)s::boolean = (COALESCE(worker.runner, '') = 'ray'))
+    AND (
+        %(runner)s::text IS NULL
+        OR %(runner)s::text = CASE WHEN worker.runner IN ('ray', 'ray_job') THEN worker.runner ELSE '' END
+    )
 ORDER BY run.id
 LIMIT %(limit)s

@@ -1,4 +1,4 @@
--- What workers whose lease is lost, or that are gone, still hold: all of it, what is on Ray, or what is not.
+-- What workers whose lease is lost, or that are gone, still hold: all of it, what is on Ray, or what went with them.
 SELECT
     run.id,
     run.token,
@@ -18,7 +18,10 @@ WHERE
     run.state IN ('RUNNING', 'CANCELLING')
     AND (worker.id IS NULL OR worker.lost_at IS NOT NULL)
     AND (%(worker)s IS NULL OR run.worker = %(worker)s)
-    AND (%(on_ray)s IS NULL OR %(on_ray)s = (COALESCE(worker.runner, '') = 'ray'))
+    AND (
+        %(runner)s IS NULL
+        OR %(runner)s = CASE WHEN worker.runner IN ('ray', 'ray_job') THEN worker.runner ELSE '' END
+    )
 -- The sign keeps SQLite from walking the whole table in this order instead of the owned runs' index.
 ORDER BY +run.id
 LIMIT %(limit)s
