@@ -188,6 +188,16 @@ def test_an_environment_on_ray_must_exist(options: dict[str, Any], who: str) -> 
     assert message.hint == "RUNTIME_ENVS has: 'there'."
 
 
+def test_where_ray_takes_jobs_must_be_said() -> None:
+    options = {"QUEUE_OPTIONS": {"default": {"runner": "ray_job"}}}
+    [message] = found(**with_options(options)).values()
+    assert message.id == "manta.E013"
+    assert "queue 'default' has the runner 'ray_job', and RAY has no DASHBOARD" in message.msg
+    assert found(**with_options(options | {"RAY": {"DASHBOARD": "http://head:8265"}})) == {}
+    [message] = found(**with_options(options | {"RAY": {"DASHBOARD": "head:8265"}})).values()
+    assert "RAY DASHBOARD must be a URL such as 'http://ray-head:8265', not 'head:8265'" in message.msg
+
+
 def test_a_run_for_an_environment_that_does_not_exist_is_refused() -> None:
     with (
         override_settings(**with_options({"RUNTIME_ENVS": {"there": {}}})),

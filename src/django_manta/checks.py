@@ -39,6 +39,7 @@ CHECKS: Final[dict[str, str]] = {
     "manta.E010": "django_manta is not among INSTALLED_APPS.",
     "manta.E011": "SQLite has a time zone of its own.",
     "manta.E012": "A task names an environment on Ray that RUNTIME_ENVS does not have.",
+    "manta.E013": "A queue has the runner ray_job, and nothing says where Ray takes jobs.",
     "manta.W001": "SECRET_KEY is weak.",
     "manta.W002": "A queue has options but is not among QUEUES.",
     "manta.W003": "manta's tables are in another database than the data.",
@@ -71,6 +72,7 @@ def check_backend(backend: "MantaBackend") -> Iterator[CheckMessage]:
     yield from _check_middleware(backend)
     yield from _check_task_options(backend)
     yield from _check_environments(backend)
+    yield from _check_dashboard(backend)
     yield from _check_database(backend)
 
 
@@ -152,7 +154,7 @@ def _check_task_options(backend: "MantaBackend") -> Iterator[CheckMessage]:
 
 
 def _check_environments(backend: "MantaBackend") -> Iterator[CheckMessage]:
-    if not any(given.get("runner") == "ray" for given in backend.config.queue_options.values()):
+    if not any(given.get("runner") in conf.ON_RAY for given in backend.config.queue_options.values()):
         # Nobody asks for one, and to look would import every task.
         return
     profiles = backend.config.runtime_envs
@@ -166,6 +168,18 @@ def _check_environments(backend: "MantaBackend") -> Iterator[CheckMessage]:
                 f"TASKS[{backend.alias!r}]: {path} names the profile {profile!r}, which RUNTIME_ENVS does not have.",
                 hint=f"RUNTIME_ENVS has: {', '.join(map(repr, profiles)) or 'nothing'}.",
                 id="manta.E012",
+            )
+
+
+def _check_dashboard(backend: "MantaBackend") -> Iterator[CheckMessage]:
+    if backend.config.ray["DASHBOARD"] is not None:
+        return
+    for queue, given in backend.config.queue_options.items():
+        if given.get("runner") == "ray_job":
+            yield Error(
+                f"TASKS[{backend.alias!r}]: queue {queue!r} has the runner 'ray_job', and RAY has no DASHBOARD.",
+                hint="Jobs are submitted to Ray's dashboard: RAY = {'DASHBOARD': 'http://ray-head:8265'}.",
+                id="manta.E013",
             )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
 
@@ -19,7 +20,10 @@ from django_manta.backoff import LONGEST_SECONDS
 from django_manta.states import ENDS, GOOD_ENDS, State
 
 #: The runners that exist in this version. The queue chooses the runner.
-RUNNERS: Final = ("processes", "inline", "ray")
+RUNNERS: Final = ("processes", "inline", "ray", "ray_job")
+
+#: Those that outlive their worker, on a cluster.
+ON_RAY: Final = ("ray", "ray_job")
 
 #: The name is part of a PostgreSQL identifier, which has at most 63 bytes.
 CLUSTER_LENGTH: Final = 40
@@ -166,6 +170,17 @@ RAY_KEYS: Final[dict[str, tuple[Callable[[Any], Any], Any, str]]] = {
         3_600,
         "After so long a run fails that no node of the cluster has the resources for.",
     ),
+    "DASHBOARD": (
+        lambda value: None if value is None else _url(value),
+        None,
+        "Where Ray takes jobs: the `http://host:port` of its dashboard. For the runner `ray_job`.",
+    ),
+    "MAX_JOBS": (lambda value: _count(value), 20, "How many jobs a worker has on Ray at most."),
+    "PYTHON": (
+        lambda value: _text_or_none(value),
+        None,
+        "The interpreter of jobs. By default the worker's own, or `python` where the environment brings one.",
+    ),
 }
 
 
@@ -186,6 +201,14 @@ def _address(value: Any) -> str:
     host, _, port = text.removeprefix("ray://").rpartition(":")
     if text != "local" and not (host and port.isdecimal()):
         raise _Bad(f"must be 'local', 'host:port' or 'ray://host:port', not {value!r}")
+    return text
+
+
+def _url(value: Any) -> str:
+    text = _text(value)
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise _Bad(f"must be a URL such as 'http://ray-head:8265', not {value!r}")
     return text
 
 

@@ -153,3 +153,17 @@ def ray_options(
             raise LookupError(f"RUNTIME_ENVS has no profile {profile!r}; it has: {', '.join(profiles) or 'none'}.")
         options["runtime_env"] = profiles[profile]
     return options
+
+
+def job_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The same, as Ray takes it for a job."""
+    wanted = {f"entrypoint_{name}": options[name] for name in ("num_cpus", "num_gpus", "memory") if options.get(name)}
+    own = dict(options.get("resources", {}))
+    if "accelerator_type" in options:
+        # As Ray says it itself: whoever is on such a node has a little of it.
+        own[f"accelerator_type:{options['accelerator_type']}"] = 0.001
+    if own:
+        wanted["entrypoint_resources"] = own
+    if options.get("label_selector"):
+        wanted["entrypoint_label_selector"] = options["label_selector"]
+    return wanted

@@ -173,6 +173,12 @@ def test_without_ray_the_runner_says_what_to_install(monkeypatch: pytest.MonkeyP
     )
 
 
+def test_a_worker_for_jobs_must_know_where_ray_takes_them() -> None:
+    assert refusal("--runner", "ray_job") == (
+        "The runner 'ray_job' submits to Ray's dashboard: say where it is, as RAY['DASHBOARD'] in OPTIONS."
+    )
+
+
 def test_nothing_but_the_runner_needs_ray() -> None:
     """What a project without Ray imports: the app, its commands, and a worker with the other runner."""
     modules = "django_manta.worker.loop", "django_manta.commands.worker", "django_manta.commands.doctor"

@@ -38,11 +38,31 @@ def new_cluster(num_cpus: int = 2, port: int | None = None) -> Any:
     return cluster
 
 
-def add_node(cluster: Any, **arguments: Any) -> Any:
+def new_cluster_with_dashboard(num_cpus: int = 2) -> tuple[Any, str]:
+    """A head that takes jobs, which needs ``ray[default]``; and where its dashboard is."""
+    from ray.cluster_utils import Cluster
+
+    _be_patient()
+    cluster = Cluster()
+    at = {"include_dashboard": True, "dashboard_host": "127.0.0.1", "dashboard_port": free_port()}
+    add_node(cluster, num_cpus=num_cpus, **at)
+    return cluster, f"http://{cluster.webui_url}"
+
+
+def has_dashboard() -> bool:
+    """Whether ``ray[default]`` is installed, and not only ``ray``."""
+    return all(find_spec(name) is not None for name in ("aiohttp_cors", "opencensus", "prometheus_client"))
+
+
+def free_port() -> int:
     with socket.socket() as probe:
-        probe.bind(("", 0))
-        port = probe.getsockname()[1]
-    return cluster.add_node(object_store_memory=100 * 2**20, runtime_env_agent_port=port, **arguments)
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def add_node(cluster: Any, **arguments: Any) -> Any:
+    return cluster.add_node(object_store_memory=100 * 2**20, runtime_env_agent_port=free_port(), **arguments)
 
 
 @functools.cache

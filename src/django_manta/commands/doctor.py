@@ -23,6 +23,7 @@ from django_manta.commands import choosing, workers
 from django_manta.commands.fsck import remedy
 from django_manta.commands.pause import paused
 from django_manta.commands.printing import Printer, add_format, duration, moment, runs
+from django_manta.conf import ON_RAY
 from django_manta.ledger import fsck, house
 from django_manta.models import Cluster, Run
 from django_manta.worker import doorbell
@@ -258,7 +259,7 @@ def _unserved(backend: MantaBackend, ready: list[str], claiming: set[str]) -> It
 
 def _runner_flag(backend: MantaBackend, queue: str) -> str:
     runner = backend.config.queue_options.get(queue, {}).get("runner")
-    return " --runner ray" if runner == "ray" else ""
+    return f" --runner {runner}" if runner in ON_RAY else ""
 
 
 def _overdue(backend: MantaBackend) -> Iterator[Line]:

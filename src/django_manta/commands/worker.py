@@ -18,7 +18,7 @@ from django_manta.backend import MantaBackend
 from django_manta.backoff import LONGEST_SECONDS
 from django_manta.commands import reloading
 from django_manta.commands.choosing import backend_of, names
-from django_manta.conf import RUNNERS
+from django_manta.conf import ON_RAY, RUNNERS
 from django_manta.exceptions import WrongKey
 from django_manta.worker import events
 from django_manta.worker.dispatch import Tier
@@ -33,7 +33,7 @@ _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--queues", metavar="Q1,Q2", help="Only these queues (default: all of the backend).")
     parser.add_argument("--exclude-queues", metavar="Q1,Q2", help="Not these queues.")
-    parser.add_argument("--runner", choices=["processes", "ray"], default="processes", help="Where user code runs.")
+    parser.add_argument("--runner", choices=["processes", *ON_RAY], default="processes", help="Where user code runs.")
     parser.add_argument("--processes", type=_positive, metavar="N", help="Child processes (default: PROCESSES).")
     parser.add_argument(
         "--reserve",
@@ -75,6 +75,10 @@ def worker_options(options: dict[str, Any]) -> Any:
     config = backend.config
     if options["runner"] == "ray" and find_spec("ray") is None:
         raise CommandError("The runner 'ray' needs Ray, which is not installed: pip install 'django-manta[ray]'")
+    if options["runner"] == "ray_job" and config.ray["DASHBOARD"] is None:
+        raise CommandError(
+            "The runner 'ray_job' submits to Ray's dashboard: say where it is, as RAY['DASHBOARD'] in OPTIONS."
+        )
     queues, excluded = _queues(backend, options)
     processes = options["processes"] or config.processes
     reserved = sum(tier.slots for tier in options["reserve"])

@@ -68,11 +68,12 @@ def execute(
     interruptible: bool = False,
     output: Callable[[], str] = str,
     adoptable: bool = False,
+    log_ref: str = "",
 ) -> Execution:
     """
     Execute a claimed run.
 
-    ``executor`` names this process, ``output`` tells the tail of what it printed.
+    ``executor`` names this process, ``output`` tells the tail of what it printed, ``log_ref`` where all of it is.
     ``interruptible`` lets KeyboardInterrupt through, for a runner whose process a person may stop
     with Ctrl-C; the caller then settles the run as interrupted. ``adoptable``: another worker may take
     the execution over, so what it settles itself is fenced by its token alone.
@@ -80,7 +81,7 @@ def execute(
     started = time.monotonic()
     callers = tending.begin()
     try:
-        execution = _execute(claim, executor, started, interruptible, output, callers, adoptable)
+        execution = _execute(claim, executor, started, interruptible, output, callers, adoptable, log_ref)
     except BaseException as error:
         if interruptible and isinstance(error, KeyboardInterrupt):
             raise
@@ -95,6 +96,8 @@ def execute(
         words = f"The task left a transaction open on {', '.join(sorted(left_open))}; what it wrote is lost."
         logger.error("Run %s: %s", claim.id, words)
         execution = Execution(_failed(claim, executor, started, TransactionManagementError(words)))
+    if log_ref and execution.settlement is not None:
+        execution.settlement.log_ref = log_ref
     return execution
 
 
@@ -106,6 +109,7 @@ def _execute(
     output: Callable[[], str],
     callers: frozenset[str],
     adoptable: bool,
+    log_ref: str,
 ) -> Execution:
     try:
         admitted = admit(claim)
@@ -113,7 +117,7 @@ def _execute(
         return Execution(refuse(claim, refusal, executor))
     current = CurrentRun(admitted.run_id, claim.task, claim.attempts, claim.deadline, claim.token, claim.workflow)
     with Running(current):
-        return _Run(admitted, executor, started, interruptible, output, callers, adoptable).execute()
+        return _Run(admitted, executor, started, interruptible, output, callers, adoptable, log_ref).execute()
 
 
 def _failed(claim: Claimed, executor: str, started: float, error: BaseException) -> Settlement:
@@ -153,6 +157,7 @@ class _Run:
         "executor",
         "interruptible",
         "limit",
+        "log_ref",
         "options",
         "output",
         "started",
@@ -167,8 +172,10 @@ class _Run:
         output: Callable[[], str],
         callers: frozenset[str],
         adoptable: bool,
+        log_ref: str,
     ) -> None:
         self.admitted = admitted
+        self.log_ref = log_ref
         self.adoptable = adoptable
         self.claim = admitted.claim
         self.backend = admitted.backend
@@ -274,6 +281,7 @@ class _Run:
 
     def _fence(self, settlement: Settlement, database: str) -> tuple[UUID, ...]:
         ledger = Ledger(DjangoSession(database))
+        settlement.log_ref = self.log_ref
         for _ in range(_FENCE_TRIES):
             # In the worker's name: when its lease is lost this execution is no longer wanted either, even
             # before somebody has recovered the run. Unless another worker may adopt it: then its token, which

@@ -1,9 +1,10 @@
 """
 The seam between the worker's loop and where runs are executed.
 
-The loop claims and settles; a runner takes claimed runs on and tells what becomes of them. There are two:
-``local.py``, children of this machine, and ``afar.py``, a Ray cluster. Both are driven by the loop's one thread:
-whatever a runner waits for is registered with the loop's selector, and nothing here may block.
+The loop claims and settles; a runner takes claimed runs on and tells what becomes of them. There are three:
+``local.py``, children of this machine, ``afar.py``, tasks on a Ray cluster, and ``jobs.py``, a Ray job for each run.
+All are driven by the loop's one thread: whatever a runner waits for is registered with the loop's selector, and
+nothing here may block.
 """
 
 from collections.abc import Iterable, Sequence

@@ -135,6 +135,10 @@ class Worker:
             from django_manta.worker.afar import OnRay
 
             return OnRay(self, self.selector, self.backend, os.environ["DJANGO_SETTINGS_MODULE"])
+        if given.runner == "ray_job":
+            from django_manta.worker.jobs import RayJobs
+
+            return RayJobs(self, self.selector, self.backend, os.environ["DJANGO_SETTINGS_MODULE"])
         return Processes(self, self.selector, given.processes, given.async_slots, given.recycle, given.reserve)
 
     def _begin(self) -> None:
@@ -495,7 +499,7 @@ class Worker:
 
     def died(self, died: Died) -> None:
         if died.started or (died.code not in (0, None) and not died.killed):
-            logger.warning("Process %s died. %s", died.pid, died.evidence)
+            logger.warning("Process %s died. %s", died.executor or died.pid, died.evidence)
         now = time.monotonic()
         for flight in died.started:
             self.executed += 1

@@ -45,6 +45,9 @@ class Died:
     presumed: bool = False
     #: What is known of its end, where there is no exit code.
     words: str = ""
+    #: What it is called, where it is not a process of this machine, and how its log is found.
+    executor: str = ""
+    log_ref: str = ""
 
     @property
     def evidence(self) -> str:

@@ -1,0 +1,237 @@
+"""The runner ``ray_job``, on a real cluster with its dashboard. Needs ``ray[default]``."""
+
+import contextlib
+import shlex
+import signal
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from django_manta import State
+from django_manta.execution import envelope
+from django_manta.execution.runners.ray.dashboard import Dashboard
+from django_manta.ledger import Ledger, fsck
+from django_manta.models import Attempt, Run, Worker
+from django_manta.worker.jobs import name_of
+from tests.app import tasks
+from tests.app.models import Ledgerline
+from tests.conftest import DATABASE
+from tests.ray.clusters import SLOW_SECONDS, free_port, has_dashboard, new_cluster_with_dashboard
+from tests.ray.conftest import PASSED_ON, marked, said
+from tests.worker.conftest import Start, WorkerProcess, ended, outcomes, wait_for
+
+pytestmark = [
+    pytest.mark.skipif(DATABASE == "sqlite", reason="needs postgres: what SQLite does differently is seen elsewhere"),
+    pytest.mark.skipif(not has_dashboard(), reason="needs ray[default]"),
+]
+
+type StartJobs = Callable[..., WorkerProcess]
+
+
+@pytest.fixture(scope="module")
+def dashboard() -> Iterator[Dashboard]:
+    # Who ignores SIGINT passes that on to every Ray process.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    cluster, url = new_cluster_with_dashboard()
+    there = Dashboard(url)
+    wait_for(lambda: _answers(there), SLOW_SECONDS)
+    yield there
+    with contextlib.suppress(Exception):
+        cluster.shutdown()
+
+
+def _answers(there: Dashboard) -> bool:
+    with contextlib.suppress(Exception):
+        return bool(there.session())
+    return False
+
+
+@pytest.fixture
+def start_jobs(dashboard: Dashboard, start_worker: Start, subprocess_environment: dict[str, str]) -> StartJobs:
+    """Start a worker with the runner ``ray_job``; ``ray`` changes its RAY setting, ``variables`` its jobs'."""
+
+    def start(ray: dict[str, Any] | None = None, **variables: str) -> WorkerProcess:
+        passed = {name: subprocess_environment[name] for name in PASSED_ON if name in subprocess_environment}
+        given = {
+            "QUEUE_OPTIONS": {"default": {"runner": "ray_job"}},
+            "RAY": {"DASHBOARD": dashboard.url, "RUNTIME_ENV": "tests"} | (ray or {}),
+            "RUNTIME_ENVS": {"tests": {"env_vars": passed | variables}},
+            "LEASE_SECONDS": 2,
+        }
+        return start_worker("--runner", "ray_job", **given)
+
+    return start
+
+
+def job_of(run: Any) -> str:
+    row = Run.objects.get(pk=run.id)
+    token = row.token or Attempt.objects.filter(run_id=run.id).latest("number").token
+    return name_of(row.pk, token)
+
+
+def lateness_of_heartbeat(worker: WorkerProcess, while_: Callable[[], bool]) -> float:
+    """The longest that the lease of a worker was not renewed, by what its row says, until ``while_`` is false."""
+    seen: list[Any] = []
+    worst = 0.0
+    deadline = time.monotonic() + SLOW_SECONDS
+    while while_() and time.monotonic() < deadline:
+        now = Worker.objects.filter(pid=worker.pid).values_list("seen_at", flat=True).first()
+        if now is not None and (not seen or seen[-1] != now):
+            seen.append(now)
+        time.sleep(0.05)
+    for before, after in pairwise(seen):
+        worst = max(worst, (after - before).total_seconds())
+    return worst
+
+
+def test_jobs_settle_their_runs_and_keep_their_logs(start_jobs: StartJobs, dashboard: Dashboard) -> None:
+    worker = start_jobs().ready()
+    good = tasks.add.enqueue(1, 2)
+    failing = tasks.fail.enqueue("with its own words")
+    retried = tasks.fail_first.enqueue()
+    atomic = tasks.write_atomically.enqueue("atomic", 5)
+    killer = tasks.exit_with.using(max_losses=0).enqueue(3)
+    slow = tasks.swallow_its_timeout.enqueue()
+    runs = [good, failing, retried, atomic, killer, slow]
+    late = lateness_of_heartbeat(
+        worker, lambda: Run.objects.filter(pk__in=[run.id for run in runs]).finished().count() < len(runs)
+    )
+    ended(*runs, limit=SLOW_SECONDS, worker=worker)
+    assert (good.state, good.return_value, outcomes(good)) == (State.SUCCESSFUL, 3, ["SUCCESSFUL"])
+    assert good.history[0].log_ref == f"ray-job:{job_of(good)}"
+    assert dashboard.look(job_of(good))["status"] == "SUCCEEDED"  # type: ignore[index]
+    # As on one machine: the class, the words and the frames of the task.
+    [error] = failing.errors
+    assert (failing.state, error.exception_class_path) == (State.FAILED, "builtins.ValueError")
+    assert "tests/app/tasks.py" in error.traceback
+    assert "ValueError: with its own words" in error.traceback
+    assert dashboard.look(job_of(failing))["status"] == "FAILED"  # type: ignore[index]
+    assert (retried.state, outcomes(retried)) == (State.SUCCESSFUL, ["FAILED", "SUCCESSFUL"])
+    assert (atomic.state, Ledgerline.objects.filter(label="atomic").count()) == (State.SUCCESSFUL, 1)
+    assert atomic.history[0].log_ref == f"ray-job:{job_of(atomic)}"
+    # Its process is gone, and its last words are in the log.
+    assert (killer.state, outcomes(killer)) == (State.QUARANTINED, ["CRASHED"] * 3)
+    assert killer.history[0].output == "last words"
+    assert killer.history[0].log_ref.startswith("ray-job:manta-")
+    assert (slow.state, outcomes(slow)) == (State.FAILED, ["TIMED_OUT"])
+    assert fsck.check(Ledger()) == []
+    # A beat is due every LEASE_SECONDS / 3.
+    print(f"the heart was at most {late:.2f} s apart")
+    assert late < 2.0
+
+
+def test_a_job_that_cannot_reach_the_database_is_settled_by_the_worker(start_jobs: StartJobs) -> None:
+    nowhere = f"postgresql://postgres@127.0.0.1:{free_port()}/nowhere"
+    worker = start_jobs(DATABASE_URL=nowhere).ready()
+    good, failing = tasks.add.enqueue(1, 2), tasks.fail.enqueue("far away")
+    ended(good, failing, limit=SLOW_SECONDS, worker=worker)
+    assert (good.state, good.return_value) == (State.SUCCESSFUL, 3)
+    assert (failing.state, outcomes(failing)) == (State.FAILED, ["FAILED"])
+    assert "ValueError: far away" in failing.errors[0].traceback
+    # The end of what it printed, too: here the log's own words about the database are not part of it.
+    assert failing.history[0].log_ref.startswith("ray-job:")
+
+
+def test_a_job_is_cancelled_when_nothing_of_it_runs_any_more(start_jobs: StartJobs, dashboard: Dashboard) -> None:
+    worker = start_jobs().ready()
+    asleep = tasks.stay.enqueue("asleep", "asleep")
+    deaf = tasks.stay.enqueue("deaf", "stubborn")
+    marked("asleep", worker)
+    marked("deaf", worker)
+    never = tasks.stay.using(ray={"num_cpus": 1000}).enqueue("never", "asleep")
+    wait_for(lambda: Run.objects.filter(pk=never.id, state="RUNNING").exists(), SLOW_SECONDS, worker.tell)
+    for run in (asleep, deaf, never):
+        run.cancel()
+    ended(asleep, deaf, never, limit=SLOW_SECONDS, worker=worker)
+    assert {run.state for run in (asleep, deaf, never)} == {State.CANCELLED}
+    assert (outcomes(asleep), outcomes(deaf), outcomes(never)) == (["CANCELLED"], ["CANCELLED"], [])
+    for run in (asleep, deaf):
+        assert dashboard.look(job_of(run))["status"] == "STOPPED"  # type: ignore[index]
+    assert not Ledgerline.objects.filter(label="never").exists()
+    assert fsck.check(Ledger()) == []
+
+
+def test_a_job_that_outlives_its_worker_is_settled_by_the_next(start_jobs: StartJobs, tmp_path: Path) -> None:
+    first = start_jobs().ready()
+    staying = tasks.stay_on_ray.enqueue("stays", str(tmp_path / "go"))
+    marked("stays", first)
+    first.signal(signal.SIGKILL)
+    second = start_jobs()
+    wait_for(
+        lambda: Worker.objects.filter(
+            pid=second.pid, pk__in=Run.objects.filter(pk=staying.id).values("worker")
+        ).exists(),
+        SLOW_SECONDS,
+        second.tell,
+    )
+    (tmp_path / "go").touch()
+    ended(staying, limit=SLOW_SECONDS, worker=second)
+    assert (staying.state, outcomes(staying), staying.attempts) == (State.SUCCESSFUL, ["SUCCESSFUL"], 1)
+    assert Ledgerline.objects.filter(label="stays").count() == 1
+    assert fsck.check(Ledger()) == []
+
+
+def test_a_job_that_ended_while_no_worker_was_there_is_settled_from_its_log(
+    start_jobs: StartJobs, tmp_path: Path
+) -> None:
+    nowhere = f"postgresql://postgres@127.0.0.1:{free_port()}/nowhere"
+    first = start_jobs(DATABASE_URL=nowhere).ready()
+    run = tasks.stay_beside.enqueue(str(tmp_path / "begun"), str(tmp_path / "go"))
+    wait_for((tmp_path / "begun").exists, SLOW_SECONDS, first.tell)
+    first.signal(signal.SIGKILL)
+    (tmp_path / "go").touch()
+    second = start_jobs()
+    ended(run, limit=SLOW_SECONDS, worker=second)
+    assert (run.state, outcomes(run), run.return_value) == (State.SUCCESSFUL, ["SUCCESSFUL"], "done")
+
+
+def test_a_job_is_submitted_once_however_often_one_tries(
+    start_jobs: StartJobs, dashboard: Dashboard, tmp_path: Path
+) -> None:
+    worker = start_jobs().ready()
+    run = tasks.stay_on_ray.enqueue("once", str(tmp_path / "go"))
+    marked("once", worker)
+    job = job_of(run)
+    found = dashboard.look(job)
+    assert found is not None
+    again = {name: found[name] for name in ("submission_id", "entrypoint", "runtime_env", "metadata")}
+    assert dashboard.submit(again) is False
+    # What stands on its command line is the claim, and only under our signature.
+    sealed = shlex.split(found["entrypoint"])[-1]
+    assert str(envelope.unseal(sealed).claim.id) == run.id
+    with pytest.raises(Exception, match="was not written with this project's SECRET_KEY"):
+        envelope.unseal(f"{sealed[:-2]}AA")
+    (tmp_path / "go").touch()
+    ended(run, limit=SLOW_SECONDS, worker=worker)
+    assert (outcomes(run), Ledgerline.objects.filter(label="once").count()) == (["SUCCESSFUL"], 1)
+
+
+def test_what_never_became_a_job_is_given_back_and_cannot_become_one_later(
+    start_jobs: StartJobs, dashboard: Dashboard
+) -> None:
+    first = start_jobs().ready()
+    wait_for(lambda: Worker.objects.exclude(foremen="[]").exists(), SLOW_SECONDS, first.tell)
+    row = Worker.objects.get(pid=first.pid)
+    first.signal(signal.SIGSTOP)
+    run = tasks.add.enqueue(1, 2)
+    [claim] = Ledger().claim(row.pk, ["default"], 1)
+    second = start_jobs()
+    ended(run, limit=SLOW_SECONDS, worker=second)
+    assert [attempt.outcome for attempt in run.history] == ["RETURNED", "SUCCESSFUL"]
+    late = {"submission_id": name_of(claim.id, claim.token), "entrypoint": "echo too late"}
+    assert dashboard.submit(late) is False
+    first.signal(signal.SIGKILL)
+
+
+def test_without_a_dashboard_the_worker_lives_and_claims_nothing(start_jobs: StartJobs) -> None:
+    run = tasks.add.enqueue(1, 2)
+    worker = start_jobs(ray={"DASHBOARD": f"http://127.0.0.1:{free_port()}"}).ready()
+    wait_for(lambda: "Ray is away" in worker.log.read_text(), 60, worker.tell)
+    wait_for(lambda: "Ray is away: Ray's dashboard does not answer" in said("doctor"), 60, worker.tell)
+    assert Run.objects.filter(pk=run.id, state="READY").exists()
+    worker.signal(signal.SIGTERM)
+    assert worker.wait(15) == 0, worker.tell()
