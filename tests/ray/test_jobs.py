@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.conf import settings
+from django.test import override_settings
 
 from django_manta import State
 from django_manta.execution import envelope
@@ -67,6 +69,10 @@ def start_jobs(dashboard: Dashboard, start_worker: Start, subprocess_environment
     return start
 
 
+def tasks_with(options: dict[str, Any]) -> dict[str, Any]:
+    return {"default": {**settings.TASKS["default"], "OPTIONS": options}}
+
+
 def job_of(run: Any) -> str:
     row = Run.objects.get(pk=run.id)
     token = row.token or Attempt.objects.filter(run_id=run.id).latest("number").token
@@ -119,6 +125,11 @@ def test_jobs_settle_their_runs_and_keep_their_logs(start_jobs: StartJobs, dashb
     assert killer.history[0].log_ref.startswith("ray-job:manta-")
     assert (slow.state, outcomes(slow)) == (State.FAILED, ["TIMED_OUT"])
     assert fsck.check(Ledger()) == []
+    with override_settings(TASKS=tasks_with({"RAY": {"DASHBOARD": dashboard.url}})):
+        assert "\nlast words\n" in said("logs", str(killer.id))
+        assert "manta: " not in said("logs", str(killer.id))
+    # Without Ray, what was stored of it.
+    assert said("logs", str(killer.id), "--attempt", "1") == "last words\n"
     # A beat is due every LEASE_SECONDS / 3.
     print(f"the heart was at most {late:.2f} s apart")
     assert late < 2.0

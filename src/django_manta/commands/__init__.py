@@ -16,6 +16,7 @@ VERBS = (
     "info",
     "list",
     "show",
+    "logs",
     "explain",
     "graph",
     "cancel",
