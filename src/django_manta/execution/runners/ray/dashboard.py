@@ -91,7 +91,7 @@ class Dashboard:
             response = connection.getresponse()
             kept = _last(response) if tail else response.read()
         except (OSError, HTTPException) as error:
-            raise Away(f"Ray's dashboard does not answer at {self.url}: {error or type(error).__name__}") from None
+            raise Away(f"Ray's dashboard does not answer at {self.url}: {str(error) or type(error).__name__}") from None
         finally:
             connection.close()
         if response.status not in expect:
