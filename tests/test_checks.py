@@ -69,7 +69,7 @@ def test_a_good_project_hears_nothing() -> None:
         ({"TASK_DEFAULTS": {"max_attempts": "3"}}, "manta.E002", "max_attempts must be a whole number, not '3'"),
         ({"TASK_DEFAULTS": {"aliases": ["a.b"]}}, "manta.E002", "'aliases' cannot be given in settings"),
         ({"TASK_DEFAULTS": {"tries": 3}}, "manta.E002", "Unknown task option 'tries'"),
-        ({"QUEUE_OPTIONS": {"slow": {"runner": "ray_job"}}}, "manta.E002", "slow: runner must be one of processes, "),
+        ({"QUEUE_OPTIONS": {"slow": {"runner": "threads"}}}, "manta.E002", "slow: runner must be one of processes, "),
         ({"QUEUE_OPTIONS": {"slow": 3}}, "manta.E002", "must be a dict of options of queue 'slow', not 3"),
         ({"TASK_OPTIONS": {"a.b": {"timeout": -1}}}, "manta.E002", "a.b: Task option timeout must be"),
         ({"SKEW_SECONDS": "10"}, "manta.E002", "SKEW_SECONDS must be seconds (0 or more) or a timedelta"),
