@@ -1,5 +1,7 @@
 """The two ways to reach the database, beyond the statements that both run."""
 
+import signal
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -70,6 +72,63 @@ def test_it_waits_for_nothing_for_long(own: Ledger) -> None:
 
 
 @pytest.mark.postgres
+def test_its_transactions_are_read_committed_whatever_the_default_is(own: Ledger) -> None:
+    assert isinstance(own.session, PostgresSession)
+    sql(own, "ALTER ROLE CURRENT_USER SET default_transaction_isolation = 'serializable'")
+    try:
+        own.session.close()
+        with own.session.transaction():
+            assert sql(own, "SHOW transaction_isolation") == [("read committed",)]
+    finally:
+        sql(own, "ALTER ROLE CURRENT_USER RESET default_transaction_isolation")
+
+
+class Bang(Exception):
+    pass
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("interruptible", [False, True])
+def test_who_is_interrupted_can_go_on(committed: None, interruptible: bool) -> None:
+    """By the signal of a timeout, for example, while somebody holds the table."""
+
+    def bang(*told: object) -> None:
+        raise Bang
+
+    holder, session = PostgresSession(), PostgresSession(interruptible=interruptible)
+    former = signal.signal(signal.SIGALRM, bang)
+    try:
+        session.connection.execute("SELECT 1")
+        holder.connection.execute("BEGIN")
+        holder.connection.execute("LOCK TABLE manta_run IN ACCESS EXCLUSIVE MODE")
+        letting_go = threading.Timer(0.6, holder.connection.execute, ["COMMIT"])
+        letting_go.start()
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(Bang):
+            Ledger(session).save_metadata(new_run().id, 1, "{}")
+        letting_go.join()
+        assert not Ledger(session).save_metadata(new_run().id, 1, "{}")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, former)
+        session.close()
+        holder.close()
+
+
+@pytest.mark.postgres
+def test_a_connection_that_is_cut_in_a_transaction_takes_only_that_with_it(own: Ledger, other_ledger: Ledger) -> None:
+    def cut_inside() -> None:
+        with own.session.transaction():
+            enqueue(own)
+            [[backend]] = sql(own, "SELECT pg_backend_pid()")
+            sql(other_ledger, "SELECT pg_terminate_backend(%s, 5000)", [backend])
+
+    with pytest.raises(OperationalError):
+        cut_inside()
+    assert own.ready_queues() == []
+
+
+@pytest.mark.postgres
 def test_its_statements_are_prepared_and_bound_on_the_server(own: Ledger) -> None:
     for _ in range(3):
         own.claim("worker", ["default"], 1)
@@ -105,6 +164,12 @@ def test_a_statement_is_prepared_anew_where_its_connection_is_another(own: Ledge
         assert own.settle([settlement(claim)], "worker").moved
         assert state_of(own, run_id) is State.SUCCESSFUL
         own.session.close()
+
+
+def test_a_claim_returns_the_same_from_one_queue_and_from_several() -> None:
+    """Column by column: what is claimed is read by place."""
+    one, several = (statement("postgres", name).partition("RETURNING")[2] for name in ("claim_line", "claim"))
+    assert one == several != ""
 
 
 @pytest.mark.parametrize("name", ["claim", "claim_line", "settle", "enqueue"])

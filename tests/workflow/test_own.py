@@ -1,16 +1,18 @@
 """Who waits only for what its own transaction has enqueued is counted there, and nobody comes back for it."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from uuid import UUID
 
 import pytest
-from django.db import DEFAULT_DB_ALIAS, transaction
+from django.db import DEFAULT_DB_ALIAS, connections, transaction
 
 from django_manta import State, TaskResult, promise, reject, resolve
-from django_manta.ledger import Ledger, fsck, graph
+from django_manta.ledger import Ledger, fsck, graph, own_session
 from django_manta.models import Gate, Herald, Run
 from django_manta.testing import run_all
 from django_manta.workflow import own
+from tests.ledger.given import settlement
 from tests.workflow.conftest import state, states
 from tests.workflow.tasks import same
 
@@ -150,3 +152,47 @@ def test_without_a_transaction_nothing_is_own() -> None:
     assert is_armed(second)
     run_all()
     assert state(second) is State.SUCCESSFUL
+
+
+@pytest.mark.postgres
+def test_who_commits_by_hand_owns_nothing() -> None:
+    """Without autocommit an atomic block ends no transaction: what was enqueued in one may be public in the next."""
+    with closing(own_session()) as session:
+        others = Ledger(session)
+        transaction.set_autocommit(False)
+        try:
+            with transaction.atomic():
+                first = same.enqueue(1)
+                before = same.enqueue(first)
+            transaction.commit()
+            with transaction.atomic():
+                after = same.enqueue(first)
+                assert not own.runs(DEFAULT_DB_ALIAS)
+            [claim] = others.claim("worker", ["default"], 10)
+            assert others.settle([settlement(claim)], "worker").moved
+            transaction.commit()
+        finally:
+            transaction.set_autocommit(True)
+        graph.arm_leftovers(others)
+    assert states(before, after) == [State.READY] * 2
+
+
+@pytest.mark.parametrize("end", ["resolve", "reject", "cancel"])
+def test_what_ends_in_the_same_transaction_is_told_of_after_it(end: str) -> None:
+    with transaction.atomic():
+        first = promise("first")
+        second = same.enqueue(first)
+        third = same.enqueue(second)
+        {"resolve": lambda: resolve("first", 1), "reject": lambda: reject("first"), "cancel": first.cancel}[end]()
+    if end == "resolve":
+        assert states(second, third) == [State.READY, State.WAITING]
+    else:
+        assert states(second, third) == [State.UPSTREAM_FAILED] * 2
+
+
+@pytest.mark.postgres
+def test_what_was_enqueued_is_forgotten_with_its_transaction() -> None:
+    with transaction.atomic():
+        same.enqueue(1)
+        assert connections[DEFAULT_DB_ALIAS] in own._enqueued
+    assert connections[DEFAULT_DB_ALIAS] not in own._enqueued

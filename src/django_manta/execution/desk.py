@@ -59,7 +59,8 @@ class LedgerDesk:
 def _own_session(database: str) -> PostgresSession | DjangoSession:
     sessions = _thread.__dict__.setdefault("sessions", {})
     if database not in sessions:
-        sessions[database] = own_session(database)
+        # In the thread of the task, which may be interrupted while it waits for a row.
+        sessions[database] = own_session(database, interruptible=True)
     session: PostgresSession | DjangoSession = sessions[database]
     return session
 

@@ -33,6 +33,7 @@ class Direct:
         self._reader = Transformer(connection)
         #: The order in which a statement takes its values.
         self._orders: dict[str, tuple[bytes, list[str]]] = {}
+        self._attempts = 0
 
     def rows(self, name: str, text: str, params: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         """What the statement returns, if anything. When ``name`` is first heard of, it is prepared."""
@@ -56,8 +57,8 @@ class Direct:
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """All or nothing, where no transaction is open yet."""
-        self._say(b"BEGIN")
         try:
+            self._say(b"BEGIN")
             yield
         except BaseException:
             # Where the connection is gone, so is the transaction.
@@ -80,7 +81,9 @@ class Direct:
     def _prepare(self, name: str, text: str) -> tuple[bytes, list[str]]:
         order = list(dict.fromkeys(_PARAMETER.findall(text)))
         numbered = _PARAMETER.sub(lambda found: f"${order.index(found[1]) + 1}", text).replace("%%", "%")
-        label = f"manta_{name}".encode()
+        # A name of its own for each attempt: one that was interrupted may have come to its end on the server.
+        self._attempts += 1
+        label = f"manta_{name}_{self._attempts}".encode()
         result = self._link.prepare(label, numbered.encode())
         if result.status != ExecStatus.COMMAND_OK:
             raise self._error(result)

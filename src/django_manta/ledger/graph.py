@@ -396,6 +396,11 @@ def _standing(told: bool, met: bool) -> str:
     return "met" if met else "bad" if told else "pending"
 
 
+def heralds_for(ledger: "Ledger", ids: Iterable[UUID]) -> list[UUID]:
+    """What runs wait for, if they have not been told how it stands. Some of it, if it is very much."""
+    return [row[0] for row in ledger.session.rows("heralds_for", {"ids": _listed(ledger, ids)})]
+
+
 def tell_leftovers(ledger: "Ledger", limit: int = 100) -> Passed:
     """Tell the dependents of whom nobody told so far."""
     rows = ledger.session.rows("heralds", {"limit": limit})

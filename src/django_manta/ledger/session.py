@@ -193,8 +193,10 @@ class PostgresSession:
 
     dialect: Dialect = DIALECTS["postgresql"]
 
-    def __init__(self, alias: str = DEFAULT_DB_ALIAS) -> None:
+    def __init__(self, alias: str = DEFAULT_DB_ALIAS, *, interruptible: bool = False) -> None:
         self.alias = alias
+        #: Signals are heard while a statement is executed, at the price of a cursor.
+        self.interruptible = interruptible
         self._connection: psycopg.Connection[Row] | None = None
         self._direct: Direct | None = None
         self._errors: AbstractContextManager[None] | None = None
@@ -218,22 +220,28 @@ class PostgresSession:
         for name in ("cursor_factory", "context", "prepare_threshold"):
             params.pop(name, None)
         params = {**LINK, **params}
-        connection: psycopg.Connection[Row] = psycopg.connect(**params, autocommit=True, prepare_threshold=None)
+        connection: psycopg.Connection[Row] = psycopg.connect(
+            **params, autocommit=True, prepare_threshold=1 if self.interruptible else None
+        )
         if role := wrapper.settings_dict["OPTIONS"].get("assume_role"):
             connection.execute(psycopg.sql.SQL("SET ROLE {}").format(psycopg.sql.Identifier(role)))
-        connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
         if _is_pooled(connection):
             # What is set or prepared here would stay behind on a connection that others get next.
+            connection.prepare_threshold = None
+            connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
             return connection
         connection.execute(
             "SELECT set_config('statement_timeout', %s, false), set_config('lock_timeout', %s, false),"
             # In a zone far from UTC the last and first moments that Python knows could not be read.
-            " set_config('TimeZone', 'UTC', false)",
+            " set_config('TimeZone', 'UTC', false),"
+            # Whatever a role or a database has for a default.
+            " set_config('default_transaction_isolation', 'read committed', false)",
             [f"{STATEMENT_TIMEOUT_SECONDS}s", f"{LOCK_TIMEOUT_SECONDS}s"],
         )
         for name, value in PINNED_PLANS.items():
             connection.execute("SELECT set_config(%s, %s, false)", [name, value])
-        self._direct = Direct(connection)
+        if not self.interruptible:
+            self._direct = Direct(connection)
         return connection
 
     def rows(self, name: str, params: Mapping[str, Any]) -> list[Row]:
@@ -241,15 +249,25 @@ class PostgresSession:
             connection, text = self.connection, statement("postgres", name)
             if self._direct is not None:
                 return self._direct.rows(name, text, params)
-            return connection.execute(text, params, binary=True).fetchall()
+            with self._unless_interrupted():
+                cursor = connection.execute(text, params, binary=True)
+                return cursor.fetchall() if cursor.description else []
 
     def run(self, name: str, params: Mapping[str, Any]) -> None:
-        with self._django_errors():
-            connection, text = self.connection, statement("postgres", name)
-            if self._direct is not None:
-                self._direct.rows(name, text, params)
-            else:
-                connection.execute(text, params)
+        self.rows(name, params)
+
+    @contextmanager
+    def _unless_interrupted(self) -> Iterator[None]:
+        import psycopg
+
+        try:
+            yield
+        except psycopg.Error:
+            raise
+        except BaseException:
+            # By a signal, in the middle of a statement: nobody will ever read the answer.
+            self.close()
+            raise
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -312,11 +330,11 @@ class PostgresSession:
             self._connection = None
 
 
-def own_session(alias: str = DEFAULT_DB_ALIAS) -> PostgresSession | DjangoSession:
+def own_session(alias: str = DEFAULT_DB_ALIAS, *, interruptible: bool = False) -> PostgresSession | DjangoSession:
     """A session on a connection that nobody else uses, whatever the calling thread's is doing."""
     shared = connections[alias]
     if dialect_of(shared).name == "postgres":
-        return PostgresSession(alias)
+        return PostgresSession(alias, interruptible=interruptible)
     return DjangoSession(alias, shared.copy(alias))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
-from django.db import connections
+from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 #: By connection: Django's list of what is to be done after the commit, and the runs. That list is another
@@ -21,16 +21,34 @@ _enqueued: "WeakKeyDictionary[BaseDatabaseWrapper, tuple[list[Any], set[UUID]]]"
 def remember(database: str, ids: Iterable[UUID]) -> None:
     """These were enqueued just now."""
     connection = connections[database]
-    if connection.in_atomic_block:
-        hooks, known = _enqueued.get(connection, (None, set[UUID]()))
-        if hooks is not connection.run_on_commit:
-            known = set()
-            _enqueued[connection] = connection.run_on_commit, known
-        known.update(ids)
+    if not _commits_here(connection):
+        return
+    hooks, known = _enqueued.get(connection, (None, set[UUID]()))
+    if hooks is not connection.run_on_commit:
+        known = set()
+        _enqueued[connection] = connection.run_on_commit, known
+        # They may be very many.
+        transaction.on_commit(lambda: _forget(database), using=database)
+    known.update(ids)
 
 
 def runs(database: str) -> Set[UUID]:
     """What the present transaction has enqueued; perhaps not all of it."""
     connection = connections[database]
     hooks, known = _enqueued.get(connection, (None, set[UUID]()))
-    return known if connection.in_atomic_block and hooks is connection.run_on_commit else set()
+    if hooks is connection.run_on_commit and _commits_here(connection):
+        return known
+    _forget(database)
+    return set()
+
+
+def _commits_here(connection: BaseDatabaseWrapper) -> bool:
+    """
+    Whether the transaction ends with the outermost atomic block. Who has turned autocommit off commits whenever they
+    like, and Django keeps its list.
+    """
+    return connection.in_atomic_block and connection.commit_on_exit
+
+
+def _forget(database: str) -> None:
+    _enqueued.pop(connections[database], None)

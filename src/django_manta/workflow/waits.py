@@ -78,8 +78,12 @@ def arm_after_commit(database: str, cluster: str, added: Added) -> None:
         try:
             # As many at a time as have ARM_EDGES edges together.
             batch = max(1, min(len(ids), graph.ARM_EDGES * len(ids) // max(edges, 1)))
+            armed = set(added.ids) - set(ids)
+            graph.bring_forward(ledger, armed)
             passed = graph.arm(ledger, ids, new=True, batch=batch)
-            graph.bring_forward(ledger, set(added.ids) - set(ids))
+            if armed:
+                # What they wait for may have ended in the same transaction, which nobody could be told of before.
+                passed |= graph.tell(ledger, graph.heralds_for(ledger, armed))
             for queue in passed.queues:
                 ring_after_commit(database, cluster, queue)
             if passed.locked > MANY_LOCKED:

@@ -9,6 +9,7 @@ nothing is executed the main thread reads for itself: to be woken by another thr
 the time in which an idle worker starts a run.
 """
 
+import fcntl
 import logging
 import os
 import resource
@@ -38,6 +39,9 @@ READ_BYTES = 256 * 1024
 
 #: So long after the worker has gone, or cannot be spoken to any more, the process ends whatever happens.
 LEAVE_SECONDS = 2.0
+
+#: Descriptors from here on are not met by accident.
+FAR_AWAY = 512
 
 #: So long after its last order the main thread still waits for the other one to read the next: in a stream of
 #: orders they do not change places.
@@ -84,6 +88,14 @@ def hush_django() -> None:
         executor.logs_failures = True
 
 
+def _far_away(channel: socket.socket) -> socket.socket:
+    """The same channel by another descriptor, a high one if the process may have it."""
+    try:
+        return socket.socket(fileno=fcntl.fcntl(channel.fileno(), fcntl.F_DUPFD_CLOEXEC, FAR_AWAY))
+    except OSError:
+        return channel.dup()
+
+
 class Child:
     """Executes orders one at a time, in the main thread."""
 
@@ -106,6 +118,10 @@ class Child:
         #: The main thread executes, or is about to: the other one reads.
         self._busy = threading.Event()
         self._nudged, self._nudge = socket.socketpair()
+        # The second thread listens at descriptors of its own, out of the way of tasks that close all that they can
+        # think of: the task ends as it would have, and is settled.
+        self._ear, self._nudged = _far_away(worker), _far_away(self._nudged)
+        os.register_at_fork(after_in_child=self._ear.close)
 
     def serve(self) -> int:
         signal.signal(signal.SIGUSR1, self._raise_inside)
@@ -155,7 +171,7 @@ class Child:
         # The other thread may be taking in the last thing that it read.
         with self._reading:
             while not self._orders and not self._stopping:
-                self._take_in(self._receive())
+                self._take_in(self._receive(self.worker))
 
     def _execute(self, claim: Claimed) -> bytes:
         execution = execute(claim, executor=self.executor, output=self.recorder.tail)
@@ -190,24 +206,27 @@ class Child:
         """The life of the second thread."""
         try:
             sources = select.poll()
-            for source in (self.worker, self._nudged):
+            for source in (self._ear, self._nudged):
                 sources.register(source, select.POLLIN)
             while True:
                 self._busy.wait()
-                ready = [descriptor for descriptor, _ in sources.poll()]
+                ready = dict(sources.poll())
+                if any(event & select.POLLNVAL for event in ready.values()):
+                    # A task has closed even these. When it ends, nothing can be sent, and the main thread leaves.
+                    return
                 if self._nudged.fileno() in ready:
                     self._nudged.recv(READ_BYTES)
-                if self._busy.is_set() and ready != [self._nudged.fileno()]:
+                if self._busy.is_set() and self._ear.fileno() in ready:
                     with self._reading:
                         # The main thread may have read it already, and begun what it says.
-                        self._take_in(self._receive(socket.MSG_DONTWAIT))
+                        self._take_in(self._receive(self._ear, socket.MSG_DONTWAIT))
         except BaseException:
             self._leave()
 
-    def _receive(self, flags: int = 0) -> bytes | None:
+    def _receive(self, channel: socket.socket, flags: int = 0) -> bytes | None:
         """What has arrived: None for nothing, and no bytes when nothing will arrive any more."""
         try:
-            return self.worker.recv(READ_BYTES, flags)
+            return channel.recv(READ_BYTES, flags)
         except BlockingIOError:
             return None
         except OSError:
