@@ -20,6 +20,7 @@ from django.tasks import default_task_backend
 
 from django_manta import TaskContext, task
 from django_manta.ledger import Ledger
+from django_manta.parallel import parallel_map
 from tests.app.models import Ledgerline
 
 
@@ -539,6 +540,16 @@ def stay_beside(begun: str, until: str) -> str:
     Path(begun).touch()
     _stay_until(until)
     return "done"
+
+
+def square(number: int) -> int:
+    return number * number
+
+
+@task(ray={"num_cpus": 0.05})
+def sum_of_squares(upto: int) -> int:
+    """What is done beside it, on Ray, needs this project there."""
+    return sum(parallel_map(square, range(upto), concurrency=3, num_cpus=0.1))
 
 
 def _stay_until(path: str) -> None:

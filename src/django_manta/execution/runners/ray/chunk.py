@@ -40,14 +40,14 @@ type Parts = tuple[str, ...]
 def execute(payload: bytes) -> bytes:
     """Execute a chunk. What could not be told over the connection is returned."""
     order = messages.hear(messages.from_bytes(payload))
-    _load_django(order["environment"])
+    load_django(order["environment"])
     return _executor().execute(order)
 
 
 _loaded = False
 
 
-def _load_django(environment: dict[str, Any]) -> None:
+def load_django(environment: dict[str, Any]) -> None:
     """What a raise here says is told to whoever submitted the runs; none of them has started."""
     global _loaded
     if _loaded:
