@@ -30,6 +30,8 @@ PASSED_ON = (
 type StartOnRay = Callable[..., WorkerProcess]
 
 
+# Before xdist looks at the marks.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "tests/ray/" in item.nodeid:
