@@ -62,7 +62,9 @@ def free_port() -> int:
 
 
 def add_node(cluster: Any, **arguments: Any) -> Any:
-    return cluster.add_node(object_store_memory=100 * 2**20, runtime_env_agent_port=free_port(), **arguments)
+    # Ports that Ray would choose are the same for every cluster of a machine, and an agent without its port is silent.
+    ports = {name: free_port() for name in ("runtime_env_agent_port", "dashboard_agent_listen_port")}
+    return cluster.add_node(object_store_memory=100 * 2**20, **ports, **arguments)
 
 
 @functools.cache
