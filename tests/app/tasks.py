@@ -542,6 +542,20 @@ def stay_beside(begun: str, until: str) -> str:
     return "done"
 
 
+@task
+def speak(words: str) -> None:
+    print(f"{words}, aloud")
+    print(f"{words}, aside", file=sys.stderr)
+
+
+@task(ray={"num_cpus": 0.05})
+def speak_and_stay(label: str, until: str) -> None:
+    print("so far", flush=True)
+    Ledgerline.objects.create(label=label)
+    _stay_until(until)
+    print("and on")
+
+
 def square(number: int) -> int:
     return number * number
 

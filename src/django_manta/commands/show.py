@@ -14,7 +14,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from django_manta import payload
 from django_manta.backend import MantaBackend
-from django_manta.commands import choosing, explaining
+from django_manta.commands import choosing, explaining, logs
 from django_manta.commands.printing import Printer, add_format, duration, shortened, tail
 from django_manta.ledger import AttemptRecord, RunRecord, around
 from django_manta.ledger.records import plain
@@ -49,7 +49,8 @@ def handle(command: BaseCommand, options: dict[str, Any]) -> None:
     if printer.wants_json:
         printer.data(story(run, why) | neighbours)
     else:
-        _print(printer, run, why, neighbours)
+        links = [logs.link(backend, attempt.log_ref) for attempt in run.history]
+        _print(printer, run, why, neighbours, links)
 
 
 def story(run: RunRecord, why: str) -> dict[str, Any]:
@@ -110,7 +111,7 @@ def _neighbour(link: around.Link, run_id: UUID, found: dict[UUID, around.Stance]
 # -- for people ------------------------------------------------------------------------------------
 
 
-def _print(printer: Printer, run: RunRecord, why: str, neighbours: dict[str, Any]) -> None:
+def _print(printer: Printer, run: RunRecord, why: str, neighbours: dict[str, Any], links: list[str]) -> None:
     flow = neighbours["workflow"]
     printer.facts(
         [
@@ -146,12 +147,12 @@ def _print(printer: Printer, run: RunRecord, why: str, neighbours: dict[str, Any
             ("attempts", f"{run.attempts} ({run.failures} failures, {run.crashes} crashes, {run.losses} losses)"),
         ]
     )
-    for attempt in run.history:
+    for attempt, link in zip(run.history, links, strict=True):
         printer.line()
-        _print_attempt(printer, attempt)
+        _print_attempt(printer, attempt, link)
 
 
-def _print_attempt(printer: Printer, attempt: AttemptRecord) -> None:
+def _print_attempt(printer: Printer, attempt: AttemptRecord, link: str) -> None:
     printer.line(f"attempt {attempt.number}: {attempt.outcome.value} after {duration(took(attempt))}")
     error = f"{attempt.error_class}: {attempt.error_message}" if attempt.error_class else ""
     peak = f"{attempt.peak_memory / 2**20:.1f} MiB" if attempt.peak_memory is not None else ""
@@ -163,6 +164,7 @@ def _print_attempt(printer: Printer, attempt: AttemptRecord) -> None:
             ("  executor", attempt.executor),
             ("  peak memory", peak),
             ("  log", attempt.log_ref),
+            ("  on Ray's dashboard", link),
             ("  error", shortened(error, _VALUE_LENGTH)),
             ("  traceback", tail(attempt.traceback, _TAIL_LINES)),
             ("  output", tail(attempt.output, _TAIL_LINES)),

@@ -52,6 +52,11 @@ class Recorder:
             os.ftruncate(self.descriptor, 0)
             os.lseek(self.descriptor, 0, os.SEEK_SET)
 
+    @property
+    def has_words(self) -> bool:
+        """Whether anything was printed since the execution began."""
+        return self._written > 0
+
     def tail(self) -> str:
         return tail_of(self.descriptor) if self._written else ""
 

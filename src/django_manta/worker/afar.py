@@ -479,6 +479,8 @@ def _died(flight: Flight, evidence: dict[str, Any]) -> Died:
         killed=evidence["killed"],
         presumed=evidence["presumed"],
         words=evidence["words"],
+        executor=evidence["executor"],
+        log_ref=evidence["log_ref"],
     )
 
 

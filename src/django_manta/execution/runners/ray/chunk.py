@@ -19,7 +19,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from django_manta.execution.runners.ray import messages
+from django_manta.execution.runners.ray import messages, printed
 
 if TYPE_CHECKING:
     from django_manta.ledger import Claimed
@@ -84,6 +84,10 @@ class Executor:
         from django_manta.execution.output import Recorder
 
         self.name = f"{socket.gethostname()}:{os.getpid()}"
+        #: Where Ray keeps what is printed here, what the references of this Ray task begin with, and where the words of
+        #: the present execution begin.
+        self.files = printed.Files()
+        self._reference, self._began = "", (0, 0)
         self.recorder = Recorder(os.memfd_create("manta-output"), also=self._printed)
         self.recorder.install()
         self._unsaid, self._said_at = "", 0.0
@@ -111,13 +115,15 @@ class Executor:
             self._orders = deque(zip(order["keys"], order["parts"], strict=True))
         # Before anybody can ask for it: whoever has no handler for the signal is ended by it.
         self._put_right()
-        hello = [order["foreman"]["secret"], order["chunk"], os.getpid(), _node()]
+        task, node = _task_and_node()
+        self._reference = self.files.head(task, node)
+        hello = [order["foreman"]["secret"], order["chunk"], os.getpid(), self.name, self._reference]
         self._send(("hello", messages.dump(hello)))
         told: tuple[Parts, ...] = ()
         while (given := self._next()) is not None:
             key, written = given
             self._put_right()
-            if not self._send(*told, ("started", key)):
+            if not self._send(*told, ("started", key, printed.part(self._began))):
                 # Nobody would know what this process was at: the rest is for one that can be heard.
                 self._undelivered.append(_given_back([key, *(key for key, _ in self._orders)]))
                 told = ()
@@ -136,7 +142,7 @@ class Executor:
         from django_manta.execution.runners import kept, wire
 
         # Fenced by its token alone: the worker in whose name it was claimed may be gone, and another have adopted it.
-        execution = execute(claim, executor=self.name, output=self.recorder.tail, adoptable=True)
+        execution = execute(claim, executor=self.name, output=self.recorder.tail, adoptable=True, log_ref=self._log_ref)
         with self._lock:
             self._current = None
         if execution.settlement is None:
@@ -148,6 +154,13 @@ class Executor:
             row.text = ""
         told = messages.dump(["ended", key, settled, messages.outcome_to_json(row)])
         return "ended", key, f"{row.duration:.6f}", told
+
+    def _log_ref(self) -> str:
+        if not self._reference:
+            return ""
+        if self.recorder.has_words:
+            printed.flush()
+        return self._reference + printed.part(self._began, self.files.sizes())
 
     def _printed(self, data: str) -> None:
         """The foreman hears what a task prints, in case that it does not live to tell; but not of every word."""
@@ -165,6 +178,7 @@ class Executor:
 
         self.recorder.begin()
         self._unsaid = ""
+        self._began = self.files.sizes()
         if self._is_main and signal.getsignal(signal.SIGUSR1) != self._raise_inside:
             signal.signal(signal.SIGUSR1, self._raise_inside)
         limits.forget()
@@ -260,10 +274,11 @@ def _given_back(keys: list[str]) -> Parts:
     return "given back", messages.dump(keys)
 
 
-def _node() -> str:
+def _task_and_node() -> tuple[str, str]:
     import ray
 
-    return str(ray.get_runtime_context().get_node_id())
+    here = ray.get_runtime_context()
+    return str(here.get_task_id()), str(here.get_node_id())
 
 
 # -- encryption: as Ray's own, by Ray's own variables ------------------------------------------------

@@ -103,7 +103,7 @@ def _join(channel: socket.socket, hello: dict[str, Any]) -> None:
         signal.signal(number, lambda number, frame: None)
 
 
-def _probe(address: str) -> None:
+def probe(address: str) -> None:
     """Raise OSError if nobody answers there."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     socket.create_connection((host, int(port)), PROBE_SECONDS).close()
@@ -113,7 +113,7 @@ def _wait_until_reachable(channel: socket.socket, address: str) -> None:
     told = False
     while True:
         try:
-            _probe(address)
+            probe(address)
             return
         except OSError as error:
             if not told:
@@ -193,7 +193,7 @@ class Envoy:
         while failed < PROBES:
             await asyncio.sleep(RETRY_SECONDS)
             try:
-                await asyncio.to_thread(_probe, self.hello["address"])
+                await asyncio.to_thread(probe, self.hello["address"])
                 failed = 0
             except OSError as error:
                 failed, why = failed + 1, error

@@ -105,8 +105,12 @@ class Chunk:
     #: The run that it is at.
     head: Held | None = None
     connection: "Connection | None" = None
+    #: The process that executes it, and where it prints.
     pid: int = 0
-    node: str = ""
+    name: str = ""
+    log: str = ""
+    #: From where on the words there are of the run that it is at.
+    log_part: str = ""
     #: Whether it has been told to end, and so dies by our hand.
     killed: bool = False
     asked_back: bool = False
@@ -259,6 +263,12 @@ class Foreman:
         """Of each run that waits, whether a node could execute it, in words."""
         waiting = [held for key in message["keys"] if (held := self.held.get(key)) is not None and not held.started_at]
         return self._answer(waiting=[[held.key, *places.prospect(held.kind.options, self.nodes)] for held in waiting])
+
+    def _hear_whereabouts(self, message: dict[str, Any]) -> str:
+        """Where the words are of each run that has begun and not ended."""
+        begun = [held for key in message["keys"] if (held := self.held.get(key)) is not None and held.started_at]
+        places = {held.key: held.chunk.log + held.chunk.log_part for held in begun if held.chunk and held.chunk.log}
+        return self._answer(places=places)
 
     def _hear_fence(self, message: dict[str, Any]) -> str:
         """Refuse what a lost worker may still send, and say which of these executions are known."""
@@ -464,6 +474,8 @@ class Foreman:
             words = f"Its process on Ray failed: {_words(error)}"
         return {
             "pid": chunk.pid,
+            "executor": chunk.name,
+            "log_ref": chunk.log + chunk.log_part if chunk.log and not presumed else "",
             "killed": chunk.killed,
             "doomed": held.doomed,
             "presumed": presumed,
@@ -486,7 +498,8 @@ class Foreman:
 
     def _heed(self, chunk: Chunk, kind: str, *parts: str) -> None:
         if kind == "started":
-            held = chunk.held.get(parts[0])
+            key, chunk.log_part = parts
+            held = chunk.held.get(key)
             if held is not None:
                 self._started(chunk, held)
         elif kind == "ended":
@@ -621,14 +634,15 @@ class Connection(asyncio.Protocol):
         self._transport.pause_reading()
         asyncio.get_running_loop().call_later(READ_SECONDS, self._transport.resume_reading)
 
-    def _greet(self, secret: str, chunk_id: str, pid: int, node: str) -> None:
+    def _greet(self, secret: str, chunk_id: str, pid: int, name: str, log: str) -> None:
         if not hmac.compare_digest(str(secret), self.foreman.secret):
             self.close()
             return
         self._current = self.foreman.chunks.get(chunk_id)
         if self._current is not None:
             self.chunks.add(chunk_id)
-            self._current.connection, self._current.pid, self._current.node = self, pid, node
+            self._current.connection, self._current.pid = self, pid
+            self._current.name, self._current.log = name, log
             self.foreman._look_at(self._current)
             for held in list(self._current.held.values()):
                 if held.unwanted:
