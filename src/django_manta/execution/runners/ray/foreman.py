@@ -11,21 +11,20 @@ It has no Django and no database. It runs in one event loop, and whatever is sai
 
 import asyncio
 import contextlib
-import hmac
 import json
 import math
 import os
 import secrets
 import time
-from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
 from django_manta.execution.durations import Durations
 from django_manta.execution.runners.flights import GRACE_SECONDS
 from django_manta.execution.runners.ray import chunk as chunks
 from django_manta.execution.runners.ray import messages, places
+from django_manta.execution.runners.ray.connection import Connection
+from django_manta.execution.runners.ray.held import Chunk, Held, Kind, Outbox
 
 #: How much work is put into one Ray task, and how many runs at the most. From one task to the next Ray needs some
 #: milliseconds, in which its processor has nothing to do.
@@ -47,114 +46,12 @@ LONELY_SECONDS = 60.0
 #: How often the cluster is asked how large it is.
 COUNT_SECONDS = 5.0
 
-#: At most so many events in one answer. With so many runs in hand the next answer comes so long after the last.
-EVENTS = 2_000
+#: With so many runs in hand an answer comes so long after the last.
 BUSY_RUNS = 50
 ANSWER_SECONDS = 0.025
 
-#: A chunk of many is listened to this often. What it has written meanwhile is safe: it is the kernel's.
-READ_SECONDS = 0.01
-
 #: How many lost workers are remembered, whose submissions are refused.
 FENCED = 100_000
-
-
-@dataclass(slots=True, eq=False)
-class Held:
-    """A run that is here: waiting for Ray, executing, or ended and not settled yet."""
-
-    key: str
-    run: str
-    task: str
-    worker: str
-    #: As its worker wrote it: only who executes it has to read it.
-    claim: str
-    timeout: float | None
-    kind: "Kind"
-    chunk: "Chunk | None" = None
-    started_at: float | None = None
-    #: What its end counts as if its process has to be killed for it, and why.
-    doomed: tuple[str, str] | None = None
-    #: Somebody asked to cancel it before it was started.
-    unwanted: bool = False
-    #: Its worker wants it back, unless it has begun.
-    withdrawn: bool = False
-    #: The event that tells how it ended.
-    end: str = ""
-    timer: asyncio.TimerHandle | None = None
-
-
-@dataclass(slots=True)
-class Kind:
-    """What runs have in common that may share a chunk."""
-
-    options: dict[str, Any]
-    environment: dict[str, Any]
-    alone: bool
-    #: Which field stands where in a claim.
-    fields: list[str]
-
-
-@dataclass(slots=True, eq=False)
-class Chunk:
-    """A Ray task and what it was given to execute."""
-
-    id: str
-    held: dict[str, Held]
-    ref: Any = None
-    #: The run that it is at.
-    head: Held | None = None
-    connection: "Connection | None" = None
-    #: The process that executes it, and where it prints.
-    pid: int = 0
-    name: str = ""
-    log: str = ""
-    #: From where on the words there are of the run that it is at.
-    log_part: str = ""
-    #: Whether it has been told to end, and so dies by our hand.
-    killed: bool = False
-    asked_back: bool = False
-    #: The end of what was printed by the run that it is at.
-    output: str = ""
-    #: It said all it has to say.
-    over: asyncio.Event = field(default_factory=asyncio.Event)
-
-
-class Outbox:
-    """What one worker is to be told."""
-
-    def __init__(self) -> None:
-        self.starts: dict[str, Held] = {}
-        self.ends: deque[str] = deque()
-        self.filled = asyncio.Event()
-        self._answered_at = 0.0
-
-    def started(self, held: Held) -> None:
-        self.starts[held.key] = held
-        self.filled.set()
-
-    def ended(self, held: Held) -> None:
-        # Who hears that it ended need not hear that it had started.
-        self.starts.pop(held.key, None)
-        self.ends.append(held.end)
-        self.filled.set()
-
-    async def take(self, seconds: float, pause: float) -> list[str]:
-        """What there is to tell, not sooner than ``pause`` after the last: short ones cost as much as long ones."""
-        if not self.filled.is_set():
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.filled.wait(), seconds)
-        if (early := self._answered_at + pause - time.monotonic()) > 0:
-            await asyncio.sleep(early)
-        events = [self.ends.popleft() for _ in range(min(EVENTS, len(self.ends)))]
-        now = time.monotonic()
-        for held in self.starts.values():
-            events.append(messages.dump(["started", held.key, now - (held.started_at or now)]))
-        self.starts.clear()
-        if not self.ends:
-            self.filled.clear()
-        self._answered_at = time.monotonic()
-        return events
 
 
 class Foreman:
@@ -166,7 +63,7 @@ class Foreman:
         self.secret = secrets.token_hex(16)
         self.durations = Durations(steady=True)
         self.cpus = 1.0
-        self.nodes: list[dict[str, float]] = []
+        self.nodes: list[places.Node] = []
         self.held: dict[str, Held] = {}
         self.chunks: dict[str, Chunk] = {}
         self.outboxes: dict[str, Outbox] = {}
@@ -348,8 +245,9 @@ class Foreman:
 
         with contextlib.suppress(Exception):
             nodes = await asyncio.to_thread(ray.nodes)
-            self.nodes = [node["Resources"] for node in nodes if node["Alive"]]
-            self.cpus = max(1.0, sum(node.get("CPU", 0.0) for node in self.nodes))
+            living = [node for node in nodes if node["Alive"]]
+            self.nodes = [places.Node(node["Resources"], node.get("Labels") or {}) for node in living]
+            self.cpus = max(1.0, sum(node.resources.get("CPU", 0.0) for node in self.nodes))
 
     def _in_background(self, coroutine: Any) -> None:
         task = asyncio.get_running_loop().create_task(coroutine)
@@ -423,7 +321,7 @@ class Foreman:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(chunk.over.wait(), LAST_WORDS_SECONDS if chunk.connection is not None else 0.0)
         for line in messages.Inbox().feed(undelivered):
-            self._heed(chunk, *line.split("\t"))
+            self.heed(chunk, *line.split("\t"))
         del self.chunks[chunk.id]
         if chunk.connection is not None:
             chunk.connection.chunks.discard(chunk.id)
@@ -496,7 +394,7 @@ class Foreman:
 
     # -- what chunks tell ------------------------------------------------------------------------
 
-    def _heed(self, chunk: Chunk, kind: str, *parts: str) -> None:
+    def heed(self, chunk: Chunk, kind: str, *parts: str) -> None:
         if kind == "started":
             key, chunk.log_part = parts
             held = chunk.held.get(key)
@@ -544,7 +442,7 @@ class Foreman:
             held.chunk = None
         self._tell(held)
 
-    def _look_at(self, chunk: Chunk) -> None:
+    def look_at(self, chunk: Chunk) -> None:
         """Whether the run that a chunk of many is at takes too long for those behind it."""
         head = chunk.head
         if len(chunk.held) < 2 or chunk.id not in self.chunks:
@@ -555,7 +453,7 @@ class Foreman:
             if delay <= 0:
                 self._take_back_behind(chunk, head, head.started_at)
                 return
-        asyncio.get_running_loop().call_later(max(delay, 0.01), self._look_at, chunk)
+        asyncio.get_running_loop().call_later(max(delay, 0.01), self.look_at, chunk)
 
     def _take_back_behind(self, chunk: Chunk, head: Held, started_at: float) -> None:
         if chunk.asked_back or chunk.connection is None:
@@ -597,70 +495,6 @@ class Foreman:
             chunk.killed = True
             # Ray says at once that it is cancelled; the end of its connection says when it is.
             ray.cancel(chunk.ref, force=True)
-
-
-class Connection(asyncio.Protocol):
-    """A Ray worker process that executes chunks."""
-
-    def __init__(self, foreman: Foreman) -> None:
-        self.foreman = foreman
-        self.inbox = messages.Inbox()
-        self.chunks: set[str] = set()
-        self._current: Chunk | None = None
-        self._transport: asyncio.Transport | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        try:
-            for line in self.inbox.feed(data):
-                kind, *parts = line.split("\t")
-                if kind == "hello":
-                    self._greet(*json.loads(parts[0]))
-                elif self._current is not None:
-                    self.foreman._heed(self._current, kind, *parts)
-        except (ValueError, KeyError, IndexError, TypeError):
-            # Not one of ours, or a task has written over what it should not have.
-            self.close()
-            return
-        if self._current is not None and len(self._current.held) > 1 and self.inbox.is_empty:
-            self._rest()
-
-    def _rest(self) -> None:
-        """Read no more for a moment: to be woken for each of many short runs costs more than all that they say."""
-        assert self._transport is not None
-        self._transport.pause_reading()
-        asyncio.get_running_loop().call_later(READ_SECONDS, self._transport.resume_reading)
-
-    def _greet(self, secret: str, chunk_id: str, pid: int, name: str, log: str) -> None:
-        if not hmac.compare_digest(str(secret), self.foreman.secret):
-            self.close()
-            return
-        self._current = self.foreman.chunks.get(chunk_id)
-        if self._current is not None:
-            self.chunks.add(chunk_id)
-            self._current.connection, self._current.pid = self, pid
-            self._current.name, self._current.log = name, log
-            self.foreman._look_at(self._current)
-            for held in list(self._current.held.values()):
-                if held.unwanted:
-                    self.send(["interrupt", held.key, "CANCELLED", "It was cancelled."])
-
-    def connection_lost(self, error: Exception | None) -> None:
-        for chunk_id in self.chunks:
-            chunk = self.foreman.chunks.get(chunk_id)
-            if chunk is not None:
-                chunk.over.set()
-
-    def send(self, frame: list[Any]) -> None:
-        if self._transport is not None:
-            self._transport.write(messages.line(messages.dump(frame)))
-
-    def close(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
 
 
 def _is_over(held: Held, message: dict[str, Any], asked: set[str]) -> bool:

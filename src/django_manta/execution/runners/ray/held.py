@@ -1,0 +1,114 @@
+"""What a foreman holds: runs, the chunks that execute them, and what their workers are to be told."""
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from django_manta.execution.runners.ray import messages
+
+if TYPE_CHECKING:
+    from django_manta.execution.runners.ray.connection import Connection
+
+#: At most so many events in one answer.
+EVENTS = 2_000
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """A run that is here: waiting for Ray, executing, or ended and not settled yet."""
+
+    key: str
+    run: str
+    task: str
+    worker: str
+    #: As its worker wrote it: only who executes it has to read it.
+    claim: str
+    timeout: float | None
+    kind: "Kind"
+    chunk: "Chunk | None" = None
+    started_at: float | None = None
+    #: What its end counts as if its process has to be killed for it, and why.
+    doomed: tuple[str, str] | None = None
+    #: Somebody asked to cancel it before it was started.
+    unwanted: bool = False
+    #: Its worker wants it back, unless it has begun.
+    withdrawn: bool = False
+    #: The event that tells how it ended.
+    end: str = ""
+    timer: asyncio.TimerHandle | None = None
+
+
+@dataclass(slots=True)
+class Kind:
+    """What runs have in common that may share a chunk."""
+
+    options: dict[str, Any]
+    environment: dict[str, Any]
+    alone: bool
+    #: Which field stands where in a claim.
+    fields: list[str]
+
+
+@dataclass(slots=True, eq=False)
+class Chunk:
+    """A Ray task and what it was given to execute."""
+
+    id: str
+    held: dict[str, Held]
+    ref: Any = None
+    #: The run that it is at.
+    head: Held | None = None
+    connection: "Connection | None" = None
+    #: The process that executes it, and where it prints.
+    pid: int = 0
+    name: str = ""
+    log: str = ""
+    #: From where on the words there are of the run that it is at.
+    log_part: str = ""
+    #: Whether it has been told to end, and so dies by our hand.
+    killed: bool = False
+    asked_back: bool = False
+    #: The end of what was printed by the run that it is at.
+    output: str = ""
+    #: It said all it has to say.
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Outbox:
+    """What one worker is to be told."""
+
+    def __init__(self) -> None:
+        self.starts: dict[str, Held] = {}
+        self.ends: deque[str] = deque()
+        self.filled = asyncio.Event()
+        self._answered_at = 0.0
+
+    def started(self, held: Held) -> None:
+        self.starts[held.key] = held
+        self.filled.set()
+
+    def ended(self, held: Held) -> None:
+        # Who hears that it ended need not hear that it had started.
+        self.starts.pop(held.key, None)
+        self.ends.append(held.end)
+        self.filled.set()
+
+    async def take(self, seconds: float, pause: float) -> list[str]:
+        """What there is to tell, not sooner than ``pause`` after the last: short ones cost as much as long ones."""
+        if not self.filled.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.filled.wait(), seconds)
+        if (early := self._answered_at + pause - time.monotonic()) > 0:
+            await asyncio.sleep(early)
+        events = [self.ends.popleft() for _ in range(min(EVENTS, len(self.ends)))]
+        now = time.monotonic()
+        for held in self.starts.values():
+            events.append(messages.dump(["started", held.key, now - (held.started_at or now)]))
+        self.starts.clear()
+        if not self.ends:
+            self.filled.clear()
+        self._answered_at = time.monotonic()
+        return events
