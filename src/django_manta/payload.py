@@ -27,6 +27,9 @@ type Json = bool | int | float | str | list[Json] | dict[str, Json] | None
 #: Deeper structures are refused: json, and every tool that reads the row, recurses.
 MAX_DEPTH = 200
 
+#: A result of more characters is refused: a row is no place for it, and a database takes a few times that at most.
+RESULT_LIMIT = 64 * 1024 * 1024
+
 #: What the signed message is made of. A new kind of content gets a new version.
 SIGNATURE_VERSION = "1"
 

@@ -5,7 +5,7 @@ import time
 import pytest
 from django.db import connection
 
-from django_manta import State
+from django_manta import State, payload
 from django_manta.ledger import Ledger, fsck
 from django_manta.models import Run
 from tests.app import tasks
@@ -86,6 +86,10 @@ def test_a_large_result_does_not_pass_through_the_worker(start_worker: Start) ->
     worker = start_worker().ready()
     ended(large, limit=60, worker=worker)
     assert len(large.return_value) == 20_000_000
+    too_large = tasks.repeat.enqueue("x", payload.RESULT_LIMIT)
+    ended(too_large, limit=60, worker=worker)
+    assert too_large.state is State.FAILED
+    assert "The task returned 64 MiB as JSON, and at most 64 MiB are stored." in too_large.errors[0].traceback
     assert fsck.check(Ledger()) == []
 
 
