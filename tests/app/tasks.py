@@ -542,6 +542,13 @@ def stay_beside(begun: str, until: str) -> str:
     return "done"
 
 
+@task(ray={"resources": {"small_node": 1}})
+def hold_memory(mebibytes: int, seconds: float) -> None:
+    held = bytearray(mebibytes * 2**20)
+    held[:: resource.getpagesize()] = b"x" * len(range(0, len(held), resource.getpagesize()))
+    time.sleep(seconds)
+
+
 @task
 def speak(words: str) -> None:
     print(f"{words}, aloud")

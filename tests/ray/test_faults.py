@@ -5,7 +5,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from django_manta import State
+import pytest
+
+from django_manta import State, payload
 from django_manta.execution.runners.flights import GRACE_SECONDS
 from django_manta.ledger import Ledger, fsck
 from django_manta.models import Attempt, Run
@@ -30,6 +32,10 @@ def test_killers_end_on_ray_as_they_do_on_one_machine(start_on_ray: StartOnRay) 
         "spins": (tasks.spin_too_long.enqueue(), State.FAILED, ["TIMED_OUT"]),
         "sleeps": (tasks.sleep_too_long.enqueue(), State.FAILED, ["TIMED_OUT"] * 2),
         "swallows": (tasks.swallow_its_timeout.enqueue(), State.FAILED, ["TIMED_OUT"]),
+        "raises": (tasks.fail.enqueue(), State.FAILED, ["FAILED"]),
+        "returns an object": (tasks.return_unstorable.enqueue("object"), State.FAILED, ["FAILED"]),
+        "returns a lot": (tasks.repeat.enqueue("x", 20_000_000), State.SUCCESSFUL, ["SUCCESSFUL"]),
+        "returns too much": (tasks.repeat.enqueue("x", payload.RESULT_LIMIT), State.FAILED, ["FAILED"]),
     }
     good += tasks.add.starmap([(n, 1) for n in range(100)])
     worker = start_on_ray("--burst")
@@ -43,6 +49,16 @@ def test_killers_end_on_ray_as_they_do_on_one_machine(start_on_ray: StartOnRay) 
         crashed = [attempt for attempt in table[name][0].history if attempt.outcome == "CRASHED"]
         assert ["last words" in attempt.output for attempt in crashed] == [True] * 3, name
         assert ("Segmentation fault" in crashed[0].output) == (name == "segfault")
+    for name, words in (
+        ("raises", "ValueError"),
+        ("SystemExit", "SystemExit"),
+        ("returns an object", "Unsupported type: <class 'object'>"),
+        ("returns too much", "The task returned 64 MiB as JSON"),
+    ):
+        [error] = table[name][0].errors
+        assert words in f"{error.exception_class_path} {error.traceback}", name
+    assert "in fail\n" in table["raises"][0].errors[0].traceback
+    assert len(table["returns a lot"][0].return_value) == 20_000_000
     [attempt] = [each for each in table["swallows"][0].history if each.outcome != "RETURNED"]
     assert (attempt.finished_at - attempt.started_at).total_seconds() < 0.2 + GRACE_SECONDS + PATIENCE_SECONDS
     assert fsck.check(Ledger()) == []
@@ -143,3 +159,28 @@ def test_what_ran_on_a_dead_node_is_lost_and_done_elsewhere(
     assert (run.state, outcomes(run)) == (State.SUCCESSFUL, ["LOST", "SUCCESSFUL"])
     assert (beside.state, outcomes(beside)) == (State.SUCCESSFUL, ["SUCCESSFUL"])
     cluster.remove_node(other, allow_graceful=False)
+
+
+def test_what_ray_ends_for_lack_of_memory_has_crashed(
+    cluster: Any, start_on_ray: StartOnRay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ray._common.utils import get_system_memory
+    from ray._private.utils import get_used_memory
+
+    worker = start_on_ray().ready()
+    # A node that takes the machine for full when one more gibibyte is in use.
+    total, used = get_system_memory(), get_used_memory()
+    if total - used < 6 * 2**30:
+        pytest.skip("needs 6 GiB of free memory")
+    monkeypatch.setenv("RAY_memory_usage_threshold", f"{(used + 2**30) / total:.3f}")
+    monkeypatch.setenv("RAY_memory_monitor_refresh_ms", "100")
+    node = add_node(cluster, num_cpus=1, resources={"small_node": 1})
+    try:
+        run = tasks.hold_memory.enqueue(3 * 1024, 20.0)
+        ended(run, limit=SLOW_SECONDS, worker=worker)
+    finally:
+        cluster.remove_node(node)
+    assert run.state is State.QUARANTINED
+    # The next process may be ended before the task has begun, while the memory of the last is still counted.
+    assert [outcome for outcome in outcomes(run) if outcome != "INTERRUPTED"] == CRASHES
+    assert "Ray ended its process for lack of memory." in run.reason
