@@ -168,7 +168,7 @@ RAY_KEYS: Final[dict[str, tuple[Callable[[Any], Any], Any, str]]] = {
     "PENDING_SECONDS": (
         lambda value: _count(value),
         3_600,
-        "After so long a run fails that no node of the cluster has the resources for.",
+        "After so long a run fails that no node of the cluster has the resources for, or whose job Ray has not begun.",
     ),
     "DASHBOARD": (
         lambda value: None if value is None else _url(value),

@@ -18,7 +18,6 @@ from django_manta.execution import envelope
 from django_manta.execution.runners.ray.dashboard import Dashboard
 from django_manta.ledger import Ledger, fsck
 from django_manta.models import Attempt, Run, Worker
-from django_manta.worker.jobs import name_of
 from tests.app import tasks
 from tests.app.models import Ledgerline
 from tests.conftest import DATABASE
@@ -76,7 +75,7 @@ def tasks_with(options: dict[str, Any]) -> dict[str, Any]:
 def job_of(run: Any) -> str:
     row = Run.objects.get(pk=run.id)
     token = row.token or Attempt.objects.filter(run_id=run.id).latest("number").token
-    return name_of(row.pk, token)
+    return envelope.name_of(row.pk, token)
 
 
 def lateness_of_heartbeat(worker: WorkerProcess, while_: Callable[[], bool]) -> float:
@@ -233,9 +232,22 @@ def test_what_never_became_a_job_is_given_back_and_cannot_become_one_later(
     second = start_jobs()
     ended(run, limit=SLOW_SECONDS, worker=second)
     assert [attempt.outcome for attempt in run.history] == ["RETURNED", "SUCCESSFUL"]
-    late = {"submission_id": name_of(claim.id, claim.token), "entrypoint": "echo too late"}
+    late = {"submission_id": envelope.name_of(claim.id, claim.token), "entrypoint": "echo too late"}
     assert dashboard.submit(late) is False
     first.signal(signal.SIGKILL)
+
+
+def test_a_job_that_no_node_can_begin_is_told_and_fails_after_a_while(start_jobs: StartJobs) -> None:
+    worker = start_jobs(ray={"PENDING_SECONDS": 20}).ready()
+    run = tasks.stay.using(ray={"num_cpus": 1000}).enqueue("never", "asleep")
+    wait_for(lambda: Worker.objects.filter(troubles__contains=run.id).exists(), SLOW_SECONDS, worker.tell)
+    assert "Ray has not begun its job." in said("explain", run.id)
+    ended(run, limit=SLOW_SECONDS, worker=worker)
+    assert (run.state, outcomes(run)) == (State.FAILED, ["FAILED"])
+    [error] = run.errors
+    assert error.exception_class_path == "django_manta.exceptions.NoSuchResources"
+    assert "It waited longer than PENDING_SECONDS (20 s)." in error.traceback
+    assert not Ledgerline.objects.filter(label="never").exists()
 
 
 def test_without_a_dashboard_the_worker_lives_and_claims_nothing(start_jobs: StartJobs) -> None:

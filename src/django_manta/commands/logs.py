@@ -20,7 +20,6 @@ from django_manta.execution.runners.ray import messages, printed, reader
 from django_manta.execution.runners.ray.dashboard import Away, Dashboard
 from django_manta.ledger import AttemptRecord, RunRecord
 from django_manta.models import Worker
-from django_manta.worker.jobs import LOG_REF, name_of
 
 HELP = "print the log of a run"
 
@@ -86,8 +85,8 @@ def _source(backend: MantaBackend, run: RunRecord, wanted: int | None) -> Source
 
 def _under_way(backend: MantaBackend, run: RunRecord, token: int, runner: str) -> Source:
     if runner == "ray_job":
-        job = name_of(run.id, token)
-        return Source(run.attempts, lambda: _job_log(backend, job), link=link(backend, LOG_REF + job))
+        job = envelope.name_of(run.id, token)
+        return Source(run.attempts, lambda: _job_log(backend, job), link=link(backend, envelope.LOG_REF + job))
     workers = Worker.objects.using(backend.database).filter(pk=run.worker)
     foremen = [(name, incarnation) for row in workers for name, incarnation in json.loads(row.foremen)]
     address, namespace = backend.config.ray["ADDRESS"], backend.config.ray["NAMESPACE"]
@@ -104,8 +103,8 @@ def _ended(backend: MantaBackend, attempt: AttemptRecord) -> Source:
     reference = printed.Reference.parse(attempt.log_ref)
 
     def ask() -> str | None:
-        if attempt.log_ref.startswith(LOG_REF):
-            return _job_log(backend, attempt.log_ref.removeprefix(LOG_REF))
+        if attempt.log_ref.startswith(envelope.LOG_REF):
+            return _job_log(backend, attempt.log_ref.removeprefix(envelope.LOG_REF))
         return None if reference is None else reader.read(reference, backend.config.ray["ADDRESS"])
 
     return Source(attempt.number, ask, attempt.output, link(backend, attempt.log_ref))
@@ -119,8 +118,8 @@ def link(backend: MantaBackend, log_ref: str) -> str:
         return ""
     if reference is not None:
         return reference.link(url)
-    if log_ref.startswith(LOG_REF):
-        return f"{url.rstrip('/')}/#/jobs/{log_ref.removeprefix(LOG_REF)}"
+    if log_ref.startswith(envelope.LOG_REF):
+        return f"{url.rstrip('/')}/#/jobs/{log_ref.removeprefix(envelope.LOG_REF)}"
     return ""
 
 

@@ -6,6 +6,7 @@ a URL and in a shell, and signed with the SECRET_KEY; neither is hidden from who
 """
 
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from django.core.signing import BadSignature, Signer
 
@@ -20,8 +21,16 @@ LARGEST_CHARACTERS = 120 * 1024
 BEGUN = "manta: begun "
 ENDED = "manta: ended "
 
+#: How the log of an attempt that was a job is named.
+LOG_REF = "ray-job:"
+
 _claims = "django_manta.job.claim"
 _outcomes = "django_manta.job.outcome"
+
+
+def name_of(run_id: UUID, token: int) -> str:
+    """The job of an execution, and of no other: whoever submits it, and however often, there is one."""
+    return f"manta-{run_id.hex}-{token}"
 
 
 class TooLarge(ValueError):

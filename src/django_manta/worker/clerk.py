@@ -51,6 +51,8 @@ class Errand:
     stop_at: float | None = None
     told_to_stop: float | None = None
     started: bool = False
+    #: Why Ray has not begun it, in Ray's words.
+    words: str = ""
     since: float = field(default_factory=time.monotonic)
     due: float = 0.0
 
@@ -209,6 +211,9 @@ class Clerk(threading.Thread):
         elif found["status"] == PENDING:
             if errand.told_to_stop is not None and time.monotonic() - (errand.stop_at or 0) > UNBEGUN_SECONDS:
                 self._end(errand, "unbegun")
+            elif (words := found.get("message") or "") != errand.words:
+                errand.words = words
+                self._tell("pending", errand.job, words)
         elif not errand.started:
             errand.started = True
             self._tell("started", errand.job)

@@ -68,9 +68,7 @@ class Inheritance:
             self._open(Case(run_id, token, "", sessions))
 
     def _open(self, case: Case) -> bool:
-        from django_manta.worker.jobs import name_of
-
-        job = name_of(case.run_id, case.token)
+        job = envelope.name_of(case.run_id, case.token)
         if job in self.cases:
             return False
         self.cases[job] = case

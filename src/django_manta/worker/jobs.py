@@ -25,18 +25,18 @@ from django_manta import resources
 from django_manta.conf import Config
 from django_manta.execution import envelope
 from django_manta.execution.admission import backend_of, refuse, resolve
-from django_manta.execution.job import FAILED, REFUSED
-from django_manta.execution.output import TAIL_BYTES
-from django_manta.execution.runners.flights import GRACE_SECONDS, Died, Flight
+from django_manta.execution.runners.flights import GRACE_SECONDS, Flight
 from django_manta.execution.runners.ray import dashboard
 from django_manta.ledger import Claimed, Ledger
 from django_manta.states import Outcome
 from django_manta.text import clean
+from django_manta.worker import conclusions
 from django_manta.worker.clerk import Clerk
 from django_manta.worker.dispatch import Appetite
 from django_manta.worker.hosting import Host
 from django_manta.worker.inheritance import Inheritance
 from django_manta.worker.losses import lost
+from django_manta.worker.waiting import in_vain
 
 logger = getLogger("django_manta")
 
@@ -46,31 +46,12 @@ OVERDUE_SECONDS = 2.0
 #: How often one looks for jobs that should have begun, or ended, by now.
 LOOK_SECONDS = 1.0
 
+#: Of a job that has not begun after so long people are told.
+TOLD_SECONDS = 15.0
+
 #: A task that has passed its time limit is ended by its own process. Where that cannot do it, it is stopped after so
 #: long: a process on Ray takes its time to load a project, and its clock starts after that.
 PATIENCE_SECONDS = 60.0
-
-#: What Ray says of jobs whose command was never executed, and of those that went with their node.
-_NEVER_BEGUN = frozenset(
-    {
-        "RUNTIME_ENV_SETUP_FAILURE",
-        "JOB_SUPERVISOR_ACTOR_START_TIMEOUT",
-        "JOB_SUPERVISOR_ACTOR_START_FAILURE",
-        "JOB_SUPERVISOR_ACTOR_UNSCHEDULABLE",
-        "JOB_ENTRYPOINT_COMMAND_START_ERROR",
-    }
-)
-_VANISHED = frozenset({"JOB_SUPERVISOR_ACTOR_DIED", "JOB_SUPERVISOR_ACTOR_UNKNOWN_FAILURE"})
-
-#: How the log of an attempt is named.
-LOG_REF = "ray-job:"
-
-_STOPPED = Outcome.CANCELLED, "Its Ray job was stopped."
-
-
-def name_of(run_id: UUID, token: int) -> str:
-    """The job of an execution, and of no other."""
-    return f"manta-{run_id.hex}-{token}"
 
 
 @dataclass(slots=True, eq=False)
@@ -79,6 +60,9 @@ class Job:
 
     flight: Flight
     submitted: bool = False
+    #: Why it has not begun, in Ray's words, and whether we wait for that no longer.
+    words: str = ""
+    given_up: bool = False
 
 
 class RayJobs:
@@ -107,7 +91,7 @@ class RayJobs:
         self._look_at = 0.0
         self._away_since: float | None = None
         self._trouble = ""
-        self._told_trouble = ""
+        self._told: dict[str, str] = {}
 
     @property
     def words(self) -> str:
@@ -182,7 +166,7 @@ class RayJobs:
 
     def _submit(self, flight: Flight) -> None:
         claim = flight.claim
-        job = name_of(claim.id, claim.token)
+        job = envelope.name_of(claim.id, claim.token)
         try:
             request = self._request(job, flight)
         except Exception as refusal:
@@ -199,7 +183,7 @@ class RayJobs:
         path = os.pathsep.join(_own_places())
         command = [self._python(environment), "-m", "django_manta.execution.job", "--settings", self.settings]
         command += ["--path", path] if path else []
-        command += ["--log-ref", _log_ref(job), envelope.seal(claim, flight.timeout)]
+        command += ["--log-ref", envelope.LOG_REF + job, envelope.seal(claim, flight.timeout)]
         return {
             "submission_id": job,
             # No shell in between, which Ray's signals would end first.
@@ -232,7 +216,7 @@ class RayJobs:
 
     def _begin_anew(self) -> None:
         self._worker = self.host.id
-        self.known, self.recorded, self._told_trouble = [], True, ""
+        self.known, self.recorded, self._told = [], True, {}
         if self.session:
             self.meet(self.session)
 
@@ -242,18 +226,19 @@ class RayJobs:
             flight = job.flight
             expires_at = flight.claim.expires_at
             if flight.started_at is None:
-                if expires_at is not None and expires_at <= moment:
+                job.given_up = job.given_up or now - flight.waiting_since > self.config.ray["PENDING_SECONDS"]
+                if job.given_up or (expires_at is not None and expires_at <= moment):
                     flight.unwanted = True
                     self.clerk.stop_job(name)
             elif flight.doomed is None and flight.timeout is not None and _should_have_ended(flight, now):
-                flight.doomed = _timed_out(flight.timeout)
+                flight.doomed = conclusions.timed_out(flight.timeout)
                 self.clerk.stop_job(name)
 
     def cancel(self, flight: Flight) -> list[Flight]:
         if flight in self.backlog:
             self.backlog.remove(flight)
             return [flight]
-        job = name_of(flight.claim.id, flight.claim.token)
+        job = envelope.name_of(flight.claim.id, flight.claim.token)
         if job in self.jobs:
             flight.doomed = flight.doomed or (Outcome.CANCELLED, "It was cancelled.")
             self.clerk.stop_job(job)
@@ -269,7 +254,7 @@ class RayJobs:
 
     def unknown(self, executions: list[tuple[UUID, int]]) -> list[tuple[UUID, int]]:
         """A claim, or an adoption, whose answer was lost: Ray knows whether there is a job."""
-        self.inheritance.ask_about_our_own([each for each in executions if name_of(*each) not in self.jobs])
+        self.inheritance.ask_about_our_own([each for each in executions if envelope.name_of(*each) not in self.jobs])
         return []
 
     def talk(self, ledger: Ledger, now: float) -> float | None:
@@ -277,11 +262,19 @@ class RayJobs:
             return None
         if not self.recorded and ledger.know_foremen(self._worker, self.known):
             self.recorded = True
-        if self._trouble != self._told_trouble:
-            troubles = {"": self._trouble} if self._trouble else {}
-            if ledger.tell_troubles(self._worker, troubles):
-                self._told_trouble = self._trouble
+        troubles = self._troubles(now)
+        if troubles != self._told and ledger.tell_troubles(self._worker, troubles):
+            self._told = troubles
         return self.inheritance.talk(ledger, now)
+
+    def _troubles(self, now: float) -> dict[str, str]:
+        """What keeps all runs, or some, from being executed."""
+        troubles = {"": self._trouble} if self._trouble else {}
+        for job in self.jobs.values():
+            flight = job.flight
+            if flight.started_at is None and now - flight.waiting_since > TOLD_SECONDS:
+                troubles[str(flight.claim.id)] = f"Ray has not begun its job. {job.words}".strip()
+        return troubles
 
     def meet(self, session: str) -> None:
         """We may have jobs there from now on: the worker's row must say so first."""
@@ -291,7 +284,7 @@ class RayJobs:
 
     def adopt(self, flight: Flight) -> None:
         """The ledger says that it is ours now."""
-        job = name_of(flight.claim.id, flight.claim.token)
+        job = envelope.name_of(flight.claim.id, flight.claim.token)
         self.jobs[job] = Job(flight, submitted=True)
         self.host.adopted([flight])
         self.clerk.watch(job)
@@ -329,89 +322,39 @@ class RayJobs:
         if word == "submitted":
             job.submitted = True
             return
+        if word == "pending":
+            job.words = clean(body[0])
+            return
         if word == "started":
             flight.started_at = time.monotonic()
             self.host.started(flight)
             return
         del self.jobs[name]
         if word == "ended":
-            self._conclude(flight, *body)
+            found, log, whole = body
+            conclusions.conclude(self.host, flight, found, log, whole, lambda: self._unbegun(job))
         elif word == "unbegun":
-            flight.unwanted = True
-            self.host.returned([flight])
+            self._unbegun(job)
         elif word == "refused":
             self.host.settle(flight, refuse(flight.claim, RuntimeError(f"Ray refused the job: {body[0]}"), "ray_job"))
         elif word == "unknown":
             words = "Ray knows nothing of its job any more: it was started anew."
             self.host.settle(flight, lost(flight.claim, alone=True, words=words))
 
-    def _conclude(self, flight: Flight, found: dict[str, Any], log: str | None, whole: bool) -> None:
-        """A job has ended. What it told counts; if it told nothing, what Ray says of its end."""
-        claim = flight.claim
-        told = envelope.read(log or "", claim)
-        if told.ended:
-            if flight.started_at is None:
-                self.host.started(flight)
-            self.host.ended(flight, told.row, told.settled)
-            return
-        status, kind, words = found["status"], found.get("error_type"), clean(found.get("message") or "")
-        if status == dashboard.STOPPED and whole and not told.begun and (flight.unwanted or flight.doomed):
+    def _unbegun(self, job: Job) -> None:
+        """It was stopped before Ray had begun it."""
+        flight = job.flight
+        if job.given_up:
+            seconds = self.config.ray["PENDING_SECONDS"]
+            self.host.settle(flight, in_vain(flight.claim, seconds, job.words, "ray_job"))
+        else:
             flight.unwanted = True
             self.host.returned([flight])
-        elif status == dashboard.STOPPED:
-            flight.doomed = flight.doomed or _STOPPED
-            self.host.died(_died(flight, found, log, killed=True))
-        elif kind in _VANISHED or log is None:
-            # If it has settled itself, nothing of this moves its run.
-            self.host.settle(flight, lost(claim, alone=True, words=f"Its node on Ray is gone. {words}".strip()))
-        elif kind in _NEVER_BEGUN or (whole and not told.begun) or found.get("driver_exit_code") == REFUSED:
-            said = envelope.without_marks(log).strip()[-1000:] or words
-            self.host.settle(flight, refuse(claim, RuntimeError(f"Ray could not begin it: {said}"), "ray_job"))
-        elif flight.timeout is not None and _was_overdue(found, log):
-            flight.doomed = _timed_out(flight.timeout)
-            self.host.died(_died(flight, found, log, killed=True))
-        else:
-            self.host.died(_died(flight, found, log, killed=False))
 
 
 def _should_have_ended(flight: Flight, now: float) -> bool:
     limit = (flight.timeout or 0.0) + GRACE_SECONDS + PATIENCE_SECONDS
     return flight.started_at is not None and now - flight.started_at > limit
-
-
-def _was_overdue(found: Mapping[str, Any], log: str) -> bool:
-    """Whether its own process ended it, in the words of the interpreter (faulthandler.dump_traceback_later)."""
-    return found.get("driver_exit_code") == FAILED and "\nTimeout (" in log
-
-
-def _timed_out(timeout: float) -> tuple[Outcome, str]:
-    return Outcome.TIMED_OUT, f"The task ran longer than its timeout of {timeout:g} s."
-
-
-def _died(flight: Flight, found: Mapping[str, Any], log: str | None, *, killed: bool) -> Died:
-    now = time.monotonic()
-    began, end = found.get("start_time"), found.get("end_time")
-    if began and end:
-        # As Ray saw it; we may have been told much later.
-        flight.started_at = now - max(end - began, 0) / 1000
-    flight.kill_at = now if killed else None
-    job = name_of(flight.claim.id, flight.claim.token)
-    return Died(
-        pid=0,
-        code=found.get("driver_exit_code"),
-        started=[flight],
-        unstarted=[],
-        output=clean(envelope.printed(log or "").strip()[-TAIL_BYTES:]),
-        peak_memory=None,
-        killed=killed,
-        words="Its Ray job was stopped." if killed else "",
-        executor=job,
-        log_ref=_log_ref(job),
-    )
-
-
-def _log_ref(job: str) -> str:
-    return f"{LOG_REF}{job}"
 
 
 @lru_cache(maxsize=1)

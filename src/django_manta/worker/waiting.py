@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 LOOK_SECONDS = 2.0
 ASK_SECONDS = 5.0
 
+#: What asks for resources that there are, and still has not begun after so long, is told, too.
+TURN_SECONDS = 60.0
+
 #: Of so many at most is asked, and told.
 TOLD = 50
 
@@ -79,12 +82,15 @@ class Waiting:
             here = self.runner.abroad.get(messages.token_of(key))
             if here is None or here.flight.started_at is not None:
                 continue
-            if possible:
-                # It waits for its turn, as many do.
-                continue
+            waited = now - here.flight.waiting_since
             claim = here.flight.claim
+            if possible:
+                # It waits for its turn, as many do. Of one that asks for something special people may wonder.
+                if here.alone and waited > TURN_SECONDS:
+                    self.troubles[str(claim.id)] = words
+                continue
             self.troubles[str(claim.id)] = words
-            if now - here.flight.waiting_since > self.pending_seconds:
+            if waited > self.pending_seconds:
                 self._given_up[claim.token] = words
                 hopeless.append(here)
         self._call_back(hopeless)
@@ -101,24 +107,29 @@ class Waiting:
         words = self._given_up.pop(claim.token, None)
         if words is None:
             return None
-        message = f"It waited longer than PENDING_SECONDS ({self.pending_seconds:g} s). {words}"
-        return Settlement(
-            run_id=claim.id,
-            token=claim.token,
-            outcome=Outcome.FAILED,
-            next_state=State.FAILED,
-            reason=message,
-            executor="ray",
-            error_class=_ERROR,
-            error_message=message,
-            traceback=f"{_ERROR}: {message}\n",
-        )
+        return in_vain(claim, self.pending_seconds, words, "ray")
 
     def talk(self, ledger: Ledger, worker: str, away: str) -> None:
         """Leave in the worker's row what keeps its runs from being executed."""
         troubles = ({"": away} if away else {}) | self.troubles
         if troubles != self._told and ledger.tell_troubles(worker, troubles):
             self._told = troubles
+
+
+def in_vain(claim: Claimed, seconds: float, words: str, executor: str) -> Settlement:
+    """The end of a run that has waited for Ray for too long."""
+    message = f"It waited longer than PENDING_SECONDS ({seconds:g} s). {words}".strip()
+    return Settlement(
+        run_id=claim.id,
+        token=claim.token,
+        outcome=Outcome.FAILED,
+        next_state=State.FAILED,
+        reason=message,
+        executor=executor,
+        error_class=_ERROR,
+        error_message=message,
+        traceback=f"{_ERROR}: {message}\n",
+    )
 
 
 def _key(each: "Abroad") -> str:
