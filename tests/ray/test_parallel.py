@@ -1,9 +1,11 @@
 """Plain functions on Ray, from a driver and from inside a run."""
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from django.core.exceptions import ImproperlyConfigured
 
 from django_manta import State, parallel
 from tests.app import tasks
@@ -54,6 +56,12 @@ def test_what_cannot_be_is_refused_before_anything_is_called() -> None:
             parallel.parallel_map(abs, [1], **asked)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="size must be 1 or more"):
         parallel.scatter_gather(sum, [1], sum, size=0)
+
+
+def test_without_ray_one_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ImproperlyConfigured, match=r"pip install 'django-manta\[ray\]'"):
+        parallel.parallel_map(abs, [1])
 
 
 def test_a_run_may_call_functions_on_ray(start_on_ray: StartOnRay) -> None:

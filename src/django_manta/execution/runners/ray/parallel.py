@@ -11,7 +11,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from django.core.exceptions import ImproperlyConfigured
+from django.tasks import task_backends
+
 from django_manta import resources
+from django_manta.backend import MantaBackend
 
 #: How many calls are on Ray at a time for each of its processors, unless one says: one runs, and one waits.
 AHEAD = 2
@@ -68,12 +72,9 @@ def _map[Value](
     if concurrency is not None and concurrency < 1:
         raise ValueError(f"concurrency must be 1 or more, not {concurrency!r}.")
     options = resources.ray_options(resources.parse(asked), {}, None)
-    import ray
+    ray = _joined()
     from ray import cloudpickle
 
-    if not ray.is_initialized():
-        # Inside a Ray job this finds its cluster; elsewhere RAY_ADDRESS says which, or a Ray is started here.
-        ray.init(log_to_driver=False)
     most = concurrency or max(1, int(AHEAD * ray.cluster_resources().get("CPU", 1)))
     # Nothing is tried again behind the caller's back.
     remote = ray.remote(_call).options(max_retries=0, name=getattr(function, "__name__", "call"), **options)
@@ -90,6 +91,31 @@ def _map[Value](
         # One has failed, or nobody wants the rest.
         for reference in under_way:
             ray.cancel(reference)
+
+
+def _joined() -> Any:
+    """Ray, joined: the one that this process is in already, that of its job (RAY_ADDRESS), or the configured one."""
+    try:
+        import ray
+    except ImportError:
+        raise ImproperlyConfigured(
+            "To call functions on Ray it has to be installed: pip install 'django-manta[ray]'"
+        ) from None
+    if not ray.is_initialized():
+        address = os.environ.get("RAY_ADDRESS") or _configured_address()
+        if address == "local":
+            # Nobody else can reach it. Ray's own default may become another one.
+            os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+        ray.init(address=address, log_to_driver=False)
+    return ray
+
+
+def _configured_address() -> str:
+    for backend in task_backends.all(initialized_only=False):
+        if isinstance(backend, MantaBackend):
+            address: str = backend.config.ray["ADDRESS"]
+            return address
+    return "local"
 
 
 def _call(environment: dict[str, Any], pickled: bytes) -> Any:
