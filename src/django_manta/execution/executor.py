@@ -68,7 +68,7 @@ def execute(
     interruptible: bool = False,
     output: Callable[[], str] = str,
     adoptable: bool = False,
-    log_ref: Callable[[], str] = str,
+    log_ref: Callable[[Outcome], str] | None = None,
 ) -> Execution:
     """
     Execute a claimed run.
@@ -96,8 +96,8 @@ def execute(
         words = f"The task left a transaction open on {', '.join(sorted(left_open))}; what it wrote is lost."
         logger.error("Run %s: %s", claim.id, words)
         execution = Execution(_failed(claim, executor, started, TransactionManagementError(words)))
-    if execution.settlement is not None and not execution.settled:
-        execution.settlement.log_ref = log_ref()
+    if log_ref is not None and execution.settlement is not None and not execution.settled:
+        execution.settlement.log_ref = log_ref(execution.settlement.outcome)
     return execution
 
 
@@ -109,7 +109,7 @@ def _execute(
     output: Callable[[], str],
     callers: frozenset[str],
     adoptable: bool,
-    log_ref: Callable[[], str],
+    log_ref: Callable[[Outcome], str] | None,
 ) -> Execution:
     try:
         admitted = admit(claim)
@@ -172,7 +172,7 @@ class _Run:
         output: Callable[[], str],
         callers: frozenset[str],
         adoptable: bool,
-        log_ref: Callable[[], str],
+        log_ref: Callable[[Outcome], str] | None,
     ) -> None:
         self.admitted = admitted
         self.log_ref = log_ref
@@ -281,7 +281,8 @@ class _Run:
 
     def _fence(self, settlement: Settlement, database: str) -> tuple[UUID, ...]:
         ledger = Ledger(DjangoSession(database))
-        settlement.log_ref = self.log_ref()
+        if self.log_ref is not None:
+            settlement.log_ref = self.log_ref(settlement.outcome)
         for _ in range(_FENCE_TRIES):
             # In the worker's name: when its lease is lost this execution is no longer wanted either, even
             # before somebody has recovered the run. Unless another worker may adopt it: then its token, which

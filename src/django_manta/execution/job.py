@@ -106,7 +106,7 @@ class _Job:
             executor=f"{socket.gethostname()}:{os.getpid()}",
             output=self.recorder.tail,
             adoptable=True,
-            log_ref=lambda: self.log_ref,
+            log_ref=lambda outcome: self.log_ref,
         )
         faulthandler.cancel_dump_traceback_later()
         if execution.settlement is None:

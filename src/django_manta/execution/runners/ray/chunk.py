@@ -23,6 +23,7 @@ from django_manta.execution.runners.ray import messages, printed
 
 if TYPE_CHECKING:
     from django_manta.ledger import Claimed
+    from django_manta.states import Outcome
 
 #: How long to wait for the foreman's answer to a connection, and for room to write to it.
 CONNECT_SECONDS = 10.0
@@ -155,12 +156,16 @@ class Executor:
         told = messages.dump(["ended", key, settled, messages.outcome_to_json(row)])
         return "ended", key, f"{row.duration:.6f}", told
 
-    def _log_ref(self) -> str:
+    def _log_ref(self, outcome: "Outcome") -> str:
         if not self._reference:
             return ""
         if self.recorder.has_words:
             printed.flush()
-        return self._reference + printed.part(self._began, self.files.sizes())
+        sizes = self.files.sizes()
+        if sizes == self._began and outcome == "SUCCESSFUL":
+            # It said nothing, and nobody will ask. A reference to that would be as long as all the rest of its row.
+            return ""
+        return self._reference + printed.part(self._began, sizes)
 
     def _printed(self, data: str) -> None:
         """The foreman hears what a task prints, in case that it does not live to tell; but not of every word."""
