@@ -1,8 +1,10 @@
 # Every target makes .venv first (scripts/bootstrap; instant when it is up to date).
 # ARGS= is handed on:  make test ARGS="-k claim"   make bench ARGS="--rows 100000"
+# RUNNER= is where the demo's runs are executed:  make demo RUNNER=ray
 
 ARGS ?=
 PROCESSES ?= 2
+RUNNER ?= processes
 
 PYTHON_IN_VENV := .venv/bin/python
 POSTGRES := $(PYTHON_IN_VENV) scripts/postgres.py run --
@@ -18,7 +20,7 @@ bootstrap: ## Find or fetch Python 3.12+, make .venv, install the pinned require
 	@scripts/bootstrap
 
 demo: bootstrap ## A small project does real work while its workers are stopped and killed
-	$(POSTGRES) $(PYTHON_IN_VENV) examples/demo.py $(ARGS)
+	$(POSTGRES) $(PYTHON_IN_VENV) examples/demo.py --runner $(RUNNER) $(ARGS)
 
 test: test-postgres test-sqlite ## All tests on PostgreSQL and on SQLite, then the conformance suite
 	$(MAKE) conformance ARGS=

@@ -16,7 +16,7 @@ from tests.conftest import DATABASE
 
 ROOT = Path(__file__).resolve().parent.parent
 DEMO = ROOT / "examples" / "demo.py"
-MANAGE = ROOT / "examples" / "montecarlo" / "manage.py"
+PROJECTS = ("montecarlo", "scoring")
 
 type Environment = dict[str, str]
 
@@ -147,6 +147,7 @@ def test_the_demo_explains_itself(environment: Environment) -> None:
     assert done.returncode == 0
     assert "make demo" in done.stdout
     assert "--runs N" in done.stdout
+    assert "--runner {processes,ray}" in done.stdout
 
 
 @pytest.mark.parametrize("runs", ["7", "-1", "many"])
@@ -172,11 +173,12 @@ def test_the_demo_says_why_it_cannot_use_a_database(environment: Environment, ur
     assert "Traceback" not in done.stderr
 
 
-def test_the_example_project_has_all_its_migrations_and_passes_the_checks(
-    environment: Environment, tmp_path: Path
+@pytest.mark.parametrize("project", PROJECTS)
+def test_the_example_projects_have_all_their_migrations_and_pass_the_checks(
+    environment: Environment, tmp_path: Path, project: str
 ) -> None:
     environment["DATABASE_URL"] = f"sqlite:///{tmp_path / 'db.sqlite3'}"
 
     for command in (["makemigrations", "--check", "--dry-run"], ["check", "--fail-level", "WARNING"]):
-        done = run(environment, MANAGE, *command)
+        done = run(environment, ROOT / "examples" / project / "manage.py", *command)
         assert done.returncode == 0, done.stdout + done.stderr

@@ -1,5 +1,6 @@
 """What the demonstration claims, checked against the database."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ from django_manta import Outcome, Progress, State, TaskResult
 from django_manta.ledger import fsck
 from django_manta.models import Attempt, Run
 
+from demonstration import starts
 from demonstration.answers import Answers, Mean
 from demonstration.work import Events, Kill, Work
 from demonstration.workers import STOP_SECONDS
@@ -27,11 +29,16 @@ class Claim:
     found: str = ""
 
 
-def of_the_queue(work: Work, events: Events) -> Iterator[Claim]:
+def of_the_queue(work: Work, events: Events, runner: str) -> Iterator[Claim]:
     """What django-manta promises. The results must be fresh."""
     yield _every_run_succeeded(work)
-    yield _deploy_cost_nothing(events)
-    yield _crash_cost_only_time(events.crash)
+    if runner == "ray":
+        yield _went_on_during_the_deploy(events)
+        yield _went_on_after_the_crash(events)
+        yield _nothing_was_started_twice()
+    else:
+        yield _deploy_cost_nothing(events)
+        yield _crash_cost_only_time(events.crash)
     yield _failures_were_retried(work)
     yield _rows_are_there_once(work)
     yield _urgent_runs_went_first(work)
@@ -80,15 +87,19 @@ def _described(result: TaskResult) -> str:
 
 
 def _deploy_cost_nothing(events: Events) -> Claim:
-    stops = [events.deploy, events.end]
     given_back = Attempt.objects.filter(worker__startswith="demo-1-", outcome=Outcome.RETURNED).count()
-    broken_off = Attempt.objects.filter(outcome=Outcome.INTERRUPTED).count()
     return Claim(
         f"Worker 1, told to stop, finished what it was at, gave back {given_back} runs and left with exit code 0.",
-        all(stop.code == 0 and stop.seconds < STOP_SECONDS + 2 for stop in stops) and not broken_off,
-        f"Exit codes {[stop.code for stop in stops]} after {[f'{stop.seconds:.1f} s' for stop in stops]}; "
-        f"{broken_off} runs were interrupted.",
+        *_left_well(events),
     )
+
+
+def _left_well(events: Events) -> tuple[bool, str]:
+    stops = [events.deploy, events.end]
+    broken_off = Attempt.objects.filter(outcome=Outcome.INTERRUPTED).count()
+    told = ", ".join(f"{stop.code} after {stop.seconds:.1f} s" for stop in stops)
+    in_time = all(stop.code == 0 and stop.seconds < STOP_SECONDS + 2 for stop in stops)
+    return in_time and not broken_off, f"Exit codes: {told}; {broken_off} runs were interrupted."
 
 
 def _crash_cost_only_time(crash: Kill) -> Claim:
@@ -100,6 +111,50 @@ def _crash_cost_only_time(crash: Kill) -> Claim:
         f"what it held, {len(lost)} in all.",
         not left and all(each.worker.startswith("demo-2-") for each in lost),
         f"{left} runs are still in somebody's hands; lost with {', '.join(sorted({each.worker for each in lost}))}.",
+    )
+
+
+def _went_on_during_the_deploy(events: Events) -> Claim:
+    holds, found = _left_well(events)
+    adopted, others, given_back, lost = _came_of(events.left_by_deploy, "demo-1-")
+    return Claim(
+        f"Worker 1, told to stop, left with exit code 0. What it had on Ray went on, {adopted + others} runs: "
+        f"{adopted} were adopted by worker 2, {others} committed by themselves. {given_back} were given back unbegun.",
+        holds and not lost,
+        f"{found} {lost} were lost.",
+    )
+
+
+def _went_on_after_the_crash(events: Events) -> Claim:
+    adopted, others, given_back, lost = _came_of(events.left_by_crash, "demo-2-")
+    left = Run.objects.running().count()
+    return Claim(
+        f"Worker 2 was killed. What it had on Ray went on, {adopted + others} runs: {adopted} were adopted by "
+        f"worker 3, {others} committed by themselves. {given_back} were given back unbegun, and none was lost.",
+        not lost and not left and adopted + others > 0,
+        f"{lost} were lost, {left} are still in somebody's hands.",
+    )
+
+
+def _came_of(tokens: frozenset[int], worker: str) -> tuple[int, int, int, int]:
+    """Of executions that a worker left behind: adopted by another, ended without one, given back, lost."""
+    attempts = list(Attempt.objects.filter(token__in=tokens))
+    ended = [each for each in attempts if each.outcome in (Outcome.SUCCESSFUL, Outcome.FAILED)]
+    # An atomic run settles itself, in its own transaction: whoever is its owner then, also a dead one.
+    adopted = sum(not each.worker.startswith(worker) for each in ended)
+    given_back = sum(each.outcome == Outcome.RETURNED for each in attempts)
+    return adopted, len(ended) - adopted, given_back, len(tokens) - len(ended) - given_back
+
+
+def _nothing_was_started_twice() -> Claim:
+    started = starts.counted()
+    attempts = Attempt.objects.exclude(outcome=Outcome.RETURNED).values_list("run_id", flat=True)
+    tried = Counter(str(run) for run in attempts)
+    differ = [run for run in started | tried if started[run] != tried[run]]
+    return Claim(
+        f"The tasks' code was started {started.total()} times, once for each of {tried.total()} attempts.",
+        not differ,
+        f"It is otherwise for {len(differ)} runs, such as {', '.join(differ[:3])}.",
     )
 
 

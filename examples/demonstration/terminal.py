@@ -75,7 +75,7 @@ def _lines(out: Console, runs: int) -> Watch:
     return Watch(update, lambda text: out.print(f"  {text}", soft_wrap=True, markup=False))
 
 
-def show_table(out: Console, seconds: float) -> None:
+def show_table(out: Console, runner: str, seconds: float) -> None:
     """What happened, by task. ``seconds``: how long it took by the clock on the wall."""
     table = Table(box=box.SIMPLE_HEAD, show_footer=True)
     rows = list(_by_task())
@@ -86,9 +86,10 @@ def show_table(out: Console, seconds: float) -> None:
     for task, numbers in rows:
         table.add_row(task, *map(_number, numbers))
     out.print(table)
+    where = f"on {PROCESSES} processors of a Ray" if runner == "ray" else f"in {PROCESSES} processes"
     out.print(
-        f"{totals[0]:g} runs in [bold]{seconds:.1f} s[/] in {PROCESSES} processes, three starts of a worker and the "
-        "wait for a dead one included.\n"
+        f"{totals[0]:g} runs in [bold]{seconds:.1f} s[/] {where}, three starts of a worker and the wait for a dead one "
+        "included.\n"
     )
 
 

@@ -12,7 +12,8 @@ from django_manta import Outcome, TaskResult
 from django_manta.ledger import Ledger, house
 from django_manta.models import Attempt, Run
 
-from demonstration.workers import PROCESSES, Stop, WorkerProcess
+from demonstration import starts
+from demonstration.workers import Stop, WorkerProcess
 from montecarlo.tasks import price_option, record_years, time_to_exit, value_at_risk
 
 #: How much one run of each task does: some hundredths of a second; the report takes longer.
@@ -54,10 +55,12 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """What befell the workers."""
+    """What befell the workers, and the executions that the first two left behind, by their tokens."""
 
     deploy: Stop
+    left_by_deploy: frozenset[int]
     crash: Kill
+    left_by_crash: frozenset[int]
     end: Stop
 
 
@@ -112,20 +115,22 @@ def see_through(work: Work, start: Callable[[], WorkerProcess], watch: Watch) ->
     worker = _start(start, watch)
     _wait(lambda: _ended() >= runs // 3, worker, watch)
     deploy = worker.stop()
+    left_by_deploy = _held_by(worker)
     watch.say(f"SIGTERM to {worker}, as in a deploy: it left {deploy.seconds:.2f} s later, exit code {deploy.code}.")
 
     worker = _start(start, watch)
     _wait(lambda: _ended() >= runs * 2 // 3, worker, watch)
-    writing = Run.objects.filter(pk=enqueue_many_years(work).id).exclude(started_at=None)
-    _wait(writing.exists, worker, watch)
+    writing = enqueue_many_years(work)
+    _wait(lambda: writing.id in starts.counted(), worker, watch)
     crash = _kill(worker)
+    left_by_crash = _held_by(worker)
     watch.say(f"SIGKILL to {worker}, in the middle of a run that writes {MANY_YEARS:,} rows.")
 
     worker = _start(start, watch)
     _wait(lambda: _ended() == runs - 1, worker, watch)
     enqueue_report(work)
     _wait(lambda: _ended() == runs, worker, watch)
-    return Events(deploy, crash, worker.stop())
+    return Events(deploy, left_by_deploy, crash, left_by_crash, worker.stop())
 
 
 def _ended() -> int:
@@ -134,8 +139,13 @@ def _ended() -> int:
 
 def _start(start: Callable[[], WorkerProcess], watch: Watch) -> WorkerProcess:
     worker = start()
-    watch.say(f"Started {worker}: manage.py manta worker --processes {PROCESSES}")
+    watch.say(f"Started {worker}: manage.py manta worker {' '.join(worker.flags)}")
     return worker
+
+
+def _held_by(worker: WorkerProcess) -> frozenset[int]:
+    held = Run.objects.running().filter(worker__startswith=f"demo-{worker.number}-")
+    return frozenset(held.exclude(token=None).values_list("token", flat=True))
 
 
 def _kill(worker: WorkerProcess) -> Kill:

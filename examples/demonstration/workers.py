@@ -12,17 +12,18 @@ from pathlib import Path
 
 MANAGE = Path(__file__).resolve().parent.parent / "montecarlo" / "manage.py"
 
-#: Child processes of each worker, and how long they may take to finish what they are at when it is told to stop.
+#: Child processes of each worker, or processors of Ray; and how long what they are at may take when it is told to stop.
 PROCESSES, STOP_SECONDS = 2, 10
 
 
 class WorkerProcess:
     """``manage.py manta worker``, in a process of its own."""
 
-    def __init__(self, number: int, log: Path) -> None:
+    def __init__(self, number: int, runner: str, log: Path) -> None:
         self.number = number
         self.log = log
-        flags = ["--processes", str(PROCESSES), "--stop-timeout", str(STOP_SECONDS), "--name", f"demo-{number}"]
+        self.flags = ["--runner", runner] if runner != "processes" else ["--processes", str(PROCESSES)]
+        flags = [*self.flags, "--stop-timeout", str(STOP_SECONDS), "--name", f"demo-{number}"]
         with log.open("a") as output:
             self.process = subprocess.Popen(
                 [sys.executable, str(MANAGE), "manta", "worker", *flags],
@@ -35,7 +36,7 @@ class WorkerProcess:
         return f"worker {self.number}, process {self.process.pid}"
 
     def stop(self) -> "Stop":
-        """As a deploy does: it finishes what it is at, gives back the rest, and leaves."""
+        """As a deploy does: it finishes what it is at, or leaves that to Ray, gives back the rest, and leaves."""
         began = time.monotonic()
         self.process.send_signal(signal.SIGTERM)
         code = self.process.wait(STOP_SECONDS + 10)
@@ -67,14 +68,14 @@ class Stop:
 
 
 @contextmanager
-def workers(log: Path) -> Iterator[Callable[[], WorkerProcess]]:
+def workers(runner: str, log: Path) -> Iterator[Callable[[], WorkerProcess]]:
     """Give a function that starts a worker; those that are left end with the block."""
     log.parent.mkdir(parents=True, exist_ok=True)
     log.unlink(missing_ok=True)
     started: list[WorkerProcess] = []
 
     def start() -> WorkerProcess:
-        started.append(WorkerProcess(len(started) + 1, log))
+        started.append(WorkerProcess(len(started) + 1, runner, log))
         return started[-1]
 
     try:

@@ -31,7 +31,7 @@ def new_cluster(num_cpus: int = 2, port: int | None = None) -> Any:
     """A head, which nodes may join; at a port that is known beforehand, if somebody waits there."""
     from ray.cluster_utils import Cluster
 
-    _be_patient()
+    be_patient()
     cluster = Cluster()
     at = {} if port is None else {"gcs_server_port": port}
     add_node(cluster, num_cpus=num_cpus, include_dashboard=False, **at)
@@ -42,7 +42,7 @@ def new_cluster_with_dashboard(num_cpus: int = 2) -> tuple[Any, str]:
     """A head that takes jobs, which needs ``ray[default]``; and where its dashboard is."""
     from ray.cluster_utils import Cluster
 
-    _be_patient()
+    be_patient()
     cluster = Cluster()
     at = {"include_dashboard": True, "dashboard_host": "127.0.0.1", "dashboard_port": free_port()}
     add_node(cluster, num_cpus=num_cpus, **at)
@@ -68,7 +68,7 @@ def add_node(cluster: Any, **arguments: Any) -> Any:
 
 
 @functools.cache
-def _be_patient() -> None:
+def be_patient() -> None:
     """
     A node has 30 seconds to start, and its agent 15 to tell its ports, neither of which can be configured: a
     machine that many use needs more. Without ``ray[default]`` there are no such ports, which can be told at once.

@@ -8,13 +8,14 @@ environment says, and tells its address on a line; it ends when its standard inp
 import signal
 import sys
 
-from tests.ray.clusters import add_node
+from tests.ray.clusters import add_node, be_patient
 
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     from ray.cluster_utils import Cluster
 
+    be_patient()
     cluster = Cluster()
     add_node(cluster, num_cpus=2, include_dashboard=False, ray_client_server_port=int(sys.argv[1]))
     print(cluster.address, flush=True)

@@ -56,7 +56,7 @@ def load_django(environment: dict[str, Any]) -> None:
     for place in environment["path"]:
         if place not in sys.path:
             sys.path.append(place)
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", environment["settings"])
+    os.environ["DJANGO_SETTINGS_MODULE"] = _settings(environment["settings"])
     import django
     from django.utils.module_loading import autodiscover_modules
 
@@ -66,6 +66,14 @@ def load_django(environment: dict[str, Any]) -> None:
 
     hush_django()
     _loaded = True
+
+
+def _settings(workers: str) -> str:
+    """Those of the worker, unless the environment that was prepared for the task names others."""
+    import ray
+
+    prepared = ray.get_runtime_context().runtime_env.get("env_vars") or {}
+    return str(prepared.get("DJANGO_SETTINGS_MODULE", workers))
 
 
 _the_executor: "Executor | None" = None
