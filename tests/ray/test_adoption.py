@@ -1,10 +1,13 @@
 """Workers come and go; what runs on Ray goes on, and is settled by whoever is there."""
 
+import json
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from django_manta import State
@@ -134,9 +137,23 @@ def test_a_foreman_refuses_what_a_fenced_worker_sends(cluster: Any, start_on_ray
     wait_for(lambda: Run.objects.exclude(worker=row.pk).filter(pk=run.id).exists(), SLOW_SECONDS, second.tell)
     ray.init(address=cluster.address, namespace="tests", log_to_driver=False, ignore_reinit_error=True)
     try:
-        foreman = ray.get_actor(f"manta:default:{version['VERSION']}", "manta")
-        late = messages.say("submit", worker=row.pk, incarnation="?", environment={}, kinds=[], orders=[])
-        assert messages.hear(ray.get(foreman.speak.remote(late)))["refused"] == "fenced"
+        [[name, incarnation]] = json.loads(row.foremen)
+        foreman = ray.get_actor(name, "manta")
+        assert claim.token is not None
+        # What the one that sleeps may have said before it fell asleep: an execution that nobody knows, and the rest.
+        submission = {
+            "incarnation": incarnation,
+            "environment": {"settings": "tests.settings", "path": []},
+            "kinds": [{"options": {"num_cpus": 0.05}, "alone": True}],
+            "fields": messages.FIELDS,
+            "orders": [[0, None, claim.id.hex, claim.token + 1_000, claim.task]],
+        }
+        late = [messages.say("submit", "[]", worker=row.pk, **submission)]
+        keys = [messages.key_of(claim.id.hex, claim.token)]
+        late += [messages.say("cancel", worker=row.pk, keys=keys, doom=["CANCELLED", ""])]
+        late += [messages.say(verb, worker=row.pk, keys=keys) for verb in ("adopt", "settled")]
+        for message in late:
+            assert messages.hear(ray.get(foreman.speak.remote(message)))["refused"] == "fenced"
         unknown = messages.dump({"protocol": 99, "verb": "submit"})
         assert "protocol 99" in messages.hear(ray.get(foreman.speak.remote(unknown)))["refused"]
     finally:
@@ -148,6 +165,38 @@ def test_a_foreman_refuses_what_a_fenced_worker_sends(cluster: Any, start_on_ray
     again = [tasks.add.enqueue(n, 1) for n in range(20)]
     ended(*again, limit=SLOW_SECONDS, worker=worker)
     wait_for(lambda: Worker.objects.filter(pid=worker.pid, lost_at=None).exists(), 30, worker.tell)
-    assert claim.token is not None
     assert (run.state, outcomes(run)) == (State.SUCCESSFUL, ["SUCCESSFUL"])
+    assert Ledgerline.objects.filter(label="run").count() == 1
     assert fsck.check(Ledger()) == []
+
+
+def test_an_outcome_in_the_hands_of_a_worker_that_has_lost_its_lease_is_not_lost(
+    start_on_ray: StartOnRay, go: Path
+) -> None:
+    worker = start_on_ray(ray=unique_version()).ready()
+    runs = begin(worker, go)
+    [row] = Worker.objects.filter(pid=worker.pid)
+    worker.signal(signal.SIGSTOP)
+    go.touch()
+    # Its envoy hears how they end, and it does not.
+    time.sleep(3)
+    row.refresh_from_db()
+    assert Ledger().mark_lost(row.pk, row.seen_at)
+    worker.signal(signal.SIGCONT)
+    # It cannot settle them any more, and must not say that nobody needs them: under another name it does.
+    ended(*runs, limit=SLOW_SECONDS, worker=worker)
+    assert_none_was_started_twice(runs)
+    assert Worker.objects.filter(pid=worker.pid, lost_at=None).exclude(pk=row.pk).exists()
+
+
+def test_what_a_worker_adopted_from_another_release_survives_its_envoy(start_on_ray: StartOnRay, go: Path) -> None:
+    first = start_on_ray(ray=unique_version()).ready()
+    runs = begin(first, go)
+    first.signal(signal.SIGKILL)
+    second = start_on_ray(ray=unique_version())
+    adopted(runs, second)
+    [envoy] = [child for child in psutil.Process(second.pid).children() if "envoy" in " ".join(child.cmdline())]
+    envoy.kill()
+    go.touch()
+    ended(*runs, limit=SLOW_SECONDS, worker=second)
+    assert_none_was_started_twice(runs)

@@ -51,8 +51,6 @@ class Case:
     former: str
     orphans: dict[int, Orphan]
     foremen: list[Incarnation]
-    #: Nothing but these is held by the former worker.
-    complete: bool
     since: float = field(default_factory=time.monotonic)
     ask_at: float = 0.0
     #: What each foreman knows, by token (see Foreman._hear_fence); None if it is dead.
@@ -70,10 +68,13 @@ class Adoption:
         self.runner = runner
         self.backend = backend
         self.cases: list[Case] = []
+        #: What else foremen have of lost workers, by their names. Perhaps it is settled, and they need not keep it.
+        self._left: list[tuple[str, list[str]]] = []
         self._look_at = 0.0
 
     def forget(self) -> None:
         self.cases.clear()
+        self._left.clear()
 
     def is_about(self, token: int) -> bool:
         return any(token in case.orphans for case in self.cases)
@@ -81,7 +82,7 @@ class Adoption:
     def ask_about_our_own(self, executions: Iterable[tuple[UUID, int]]) -> None:
         new = {token: _own(run_id, token) for run_id, token in executions if not self.is_about(token)}
         if new:
-            self.cases.append(Case("", new, list(self.runner.known), complete=False))
+            self.cases.append(Case("", new, list(self.runner.known)))
 
     # -- asking ----------------------------------------------------------------------------------
 
@@ -100,7 +101,7 @@ class Adoption:
     def _ask(self, case: Case, foreman: Incarnation) -> None:
         keys = [messages.key_of(orphan.id.hex, token) for token, orphan in case.orphans.items()]
         then = partial(self._answered, case, foreman)
-        self.runner.ask(foreman[0], "fence", then, former=case.former, keys=keys, complete=case.complete)
+        self.runner.ask(foreman[0], "fence", then, former=case.former, keys=keys)
 
     def _answered(self, case: Case, foreman: Incarnation, told: dict[str, Any]) -> None:
         if told["incarnation"] != foreman[1]:
@@ -110,6 +111,8 @@ class Adoption:
             logger.error("The foreman %s does not answer: %s.", foreman[0], told["refused"])
         else:
             case.answers[foreman] = {messages.token_of(key): facts for key, *facts in told["known"]}
+            if told["left"]:
+                self._left.append((foreman[0], told["left"]))
             if told["known"]:
                 # We may have runs there from now on.
                 self.runner.meet(*foreman)
@@ -129,6 +132,8 @@ class Adoption:
                 # What is not done when the database goes away is seen at the next look.
                 self.cases.remove(case)
                 self._decide(case, ledger)
+        while self._left:
+            self._clear_away(ledger, *self._left.pop())
         if self.runner.stopping:
             # For whoever stays.
             return None
@@ -143,7 +148,8 @@ class Adoption:
 
     def _look(self, ledger: Ledger) -> None:
         known = {case.former for case in self.cases}
-        found = ledger.orphans(limit=BATCH, runner="ray")
+        # Those that are asked for already must not hide the others.
+        found = ledger.orphans(limit=BATCH + sum(len(case.orphans) for case in self.cases), runner="ray")
         held: dict[str, list[Orphan]] = {}
         for orphan in found:
             if orphan.worker not in known:
@@ -151,9 +157,15 @@ class Adoption:
         for former, orphans in held.items():
             foremen = [(name, incarnation) for name, incarnation in json.loads(orphans[0].foremen)]
             logger.warning("Worker %s is gone; asking for the %s runs that it had on Ray.", former, len(orphans))
-            self.cases.append(
-                Case(former, {orphan.token: orphan for orphan in orphans}, foremen, complete=len(found) < BATCH)
-            )
+            self.cases.append(Case(former, {orphan.token: orphan for orphan in orphans}, foremen))
+
+    def _clear_away(self, ledger: Ledger, foreman: str, keys: list[str]) -> None:
+        """Tell a foreman which outcomes of a lost worker nobody waits for."""
+        ids = [UUID(messages.run_of(key)) for key in keys]
+        standing = {messages.key_of(run.id.hex, run.token or 0) for run in ledger.fetch(ids, history=False)}
+        over = [key for key in keys if key not in standing]
+        if over:
+            self.runner.say(foreman, "settled", keys=over)
 
     def _decide(self, case: Case, ledger: Ledger) -> None:
         known: dict[int, tuple[Incarnation, list[Any]]] = {}

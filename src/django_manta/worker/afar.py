@@ -12,10 +12,10 @@ import logging
 import os
 import selectors
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import count
 from typing import Any
 from uuid import UUID
@@ -51,6 +51,15 @@ SETTLED_SECONDS = 0.05
 OVERDUE_SECONDS = 2.0
 
 
+#: How often each foreman is told which runs the ledger says are ours there, in case that something was lost.
+ROLL_CALL_SECONDS = 5.0
+
+#: A foreman that cannot be started is tried again so soon, then half as often each time, up to so long; and after so
+#: many times people are told.
+OPEN_SECONDS, OPEN_SECONDS_MOST = 0.5, 30.0
+OPEN_TIMES = 3
+
+
 @dataclass(slots=True, eq=False)
 class Abroad:
     """A run that a foreman has, or is about to get."""
@@ -74,7 +83,8 @@ class OnRay:
         self.address: str = given["ADDRESS"]
         #: A Ray of our own ends with us.
         self.outlives_worker = self.address != "local"
-        self.home = f"manta:{config.cluster}:{given['VERSION']}"
+        # A foreman of other words bears another name.
+        self.home = f"manta:{config.cluster}:{given['VERSION']}:{messages.PROTOCOL}"
         self.environment = {"settings": name_of_settings, "path": _importable()}
         default = given["RUNTIME_ENV"]
         self.envoy = Envoy(
@@ -92,6 +102,8 @@ class OnRay:
         self.cpus = 1.0
         self.backlog: deque[Flight] = deque()
         self.abroad: dict[int, Abroad] = {}
+        #: How many there are of each task that ask for something special and have not begun.
+        self.queued: Counter[str] = Counter()
         #: Heard to have ended, by whom, and under which key; the foreman keeps them until the ledger has them.
         self.unsettled: dict[int, tuple[str, str]] = {}
         #: The foremen that can be spoken to, and all that this identity ever knew, by name and incarnation.
@@ -111,6 +123,10 @@ class OnRay:
         #: What each foreman is to be told that it need not keep any longer.
         self._told: dict[str, list[str]] = {}
         self._say_settled_at: float | None = None
+        self._roll_call_at = 0.0
+        #: When to try again to start a foreman, and how often that has failed.
+        self._open_at: float | None = None
+        self._open_failed = 0
 
     @property
     def words(self) -> str:
@@ -149,8 +165,12 @@ class OnRay:
 
     def drop(self) -> None:
         """Our lease is lost. What is on Ray goes on, for whoever adopts it: perhaps for us, under another name."""
+        if not self.outlives_worker:
+            # Nobody else can reach a Ray of our own, and what it executes is done again elsewhere.
+            self.envoy.restart()
         self.backlog.clear()
         self.abroad.clear()
+        self.queued.clear()
         self.unsettled.clear()
         self.reached.clear()
         self.known.clear()
@@ -179,9 +199,14 @@ class OnRay:
         if not self.is_ready or self.stopping or not queues:
             return []
         window = self._window()
-        free = window - len(self.abroad) - len(self.backlog)
+        waiting = self.queued.total()
+        free = min(window + waiting, self.slots) - len(self.abroad) - len(self.backlog)
+        # What waits for a GPU must not keep from the others what they need. Of a task of which many wait already no
+        # more are claimed: Ray's autoscaler sees the demand.
+        ahead = self.config.ray["AHEAD"]
+        enough = tuple(task for task, number in self.queued.items() if number >= ahead) if waiting >= ahead else ()
         # Not for a run or two, where runs are short: a claim costs as much for one as for twenty.
-        return [Appetite(free, queues)] if free >= max(1, self._handful(window)) else []
+        return [Appetite(free, queues, not_tasks=enough)] if free >= max(1, self._handful(window)) else []
 
     def _window(self) -> int:
         given = self.config.ray
@@ -224,7 +249,7 @@ class OnRay:
                 options, special = _needs(backend_of(claim.backend).config, claim)
             except Exception as refusal:
                 # Its task, or the environment that it asks for, is not known to this release.
-                self.abroad.pop(claim.token, None)
+                self._remove(claim.token)
                 self.host.settle(flight, refuse(claim, refusal, "ray"))
                 continue
             alone = special or claim.suspect or bool(claim.losses or claim.crashes)
@@ -234,7 +259,7 @@ class OnRay:
                 kinds.append({"options": options, "alone": alone})
             orders.append([place, flight.timeout, claim.id.hex, claim.token, claim.task])
             claims.append(messages.write_claim(claim))
-            self.abroad[claim.token] = Abroad(flight, self.home, incarnation, alone)
+            self._add(Abroad(flight, self.home, incarnation, alone))
         if orders:
             self.say(
                 self.home,
@@ -246,6 +271,27 @@ class OnRay:
                 fields=messages.FIELDS,
                 orders=orders,
             )
+
+    def _add(self, here: Abroad) -> None:
+        claim = here.flight.claim
+        self._remove(claim.token)
+        self.abroad[claim.token] = here
+        if here.alone and here.flight.started_at is None:
+            self.queued[claim.task] += 1
+
+    def _remove(self, token: int) -> Abroad | None:
+        here = self.abroad.pop(token, None)
+        if here is not None and here.flight.started_at is None:
+            self._dequeue(here)
+        return here
+
+    def _dequeue(self, here: Abroad) -> None:
+        """It has begun, or never will."""
+        task = here.flight.claim.task
+        if here.alone and self.queued[task] > 0:
+            self.queued[task] -= 1
+            if not self.queued[task]:
+                del self.queued[task]
 
     def overdue(self, now: float) -> list[Flight]:
         if not self.backlog or self.is_ready:
@@ -262,7 +308,15 @@ class OnRay:
             self._say_settled_at = self._say_settled_at or now + SETTLED_SECONDS
             if now >= self._say_settled_at:
                 self._flush_settled()
-        times += [self._say_settled_at, self.adoption.tend(now), self.waiting.tend(now)]
+        if now >= self._roll_call_at:
+            self._roll_call_at = now + ROLL_CALL_SECONDS
+            self._call_the_roll()
+        if self._open_at is not None and now >= self._open_at:
+            self._open_at = None
+            self.envoy.send(["open", self._worker, self.home])
+        times += [self._say_settled_at, self.adoption.tend(now), self.waiting.tend(now), self._open_at]
+        if self.abroad:
+            times.append(self._roll_call_at)
         return min((due for due in times if due is not None), default=None)
 
     def cancel(self, flight: Flight) -> list[Flight]:
@@ -270,7 +324,8 @@ class OnRay:
         if flight in self.backlog:
             self.backlog.remove(flight)
             return [flight]
-        if token in self.abroad:
+        if token in self.abroad and self.abroad[token].foreman in self.reached:
+            # Otherwise it is said at the next look.
             name = self.abroad[token].foreman
             self.say(name, "cancel", keys=[_key(flight.claim)], doom=[Outcome.CANCELLED.value, "It was cancelled."])
         return []
@@ -280,7 +335,7 @@ class OnRay:
 
     def settled(self, tokens: Sequence[int]) -> None:
         for token in tokens:
-            here = self.abroad.pop(token, None)
+            here = self._remove(token)
             told = (here.foreman, _key(here.flight.claim)) if here is not None else None
             told = self.unsettled.pop(token, told)
             if told is not None:
@@ -330,10 +385,37 @@ class OnRay:
 
     def adopt(self, foreman: tuple[str, str], flights: Sequence[tuple[Flight, bool]]) -> None:
         """The ledger says that these are ours now; the foreman shall tell us of them."""
+        name, incarnation = foreman
         for flight, alone in flights:
-            self.abroad[flight.claim.token] = Abroad(flight, *foreman, alone)
+            self._add(Abroad(flight, name, incarnation, alone))
         self.host.adopted(flight for flight, _ in flights)
-        self.say(foreman[0], "adopt", keys=[_key(flight.claim) for flight, _ in flights])
+        self._say_ours(name, incarnation, [_key(flight.claim) for flight, _ in flights])
+        if self.reached.get(name) not in (None, incarnation):
+            # It died since it answered.
+            self._give_up(name, self.reached[name])
+
+    def _call_the_roll(self) -> None:
+        """Whatever was said to a foreman, or by it, may have gone with an envoy."""
+        ours: dict[tuple[str, str], list[str]] = {}
+        for here in self.abroad.values():
+            ours.setdefault((here.foreman, here.incarnation), []).append(_key(here.flight.claim))
+        for (name, incarnation), keys in ours.items():
+            if name in self.reached or (self.home in self.reached and self.envoy.is_up):
+                self._say_ours(name, incarnation, keys)
+
+    def _say_ours(self, name: str, incarnation: str, keys: list[str]) -> None:
+        self.ask(name, "adopt", partial(self._told_of_ours, name, incarnation), keys=keys)
+
+    def _told_of_ours(self, name: str, incarnation: str, told: dict[str, Any]) -> None:
+        if told["incarnation"] != incarnation or "refused" in told:
+            return
+        missing = [self.abroad.get(messages.token_of(key)) for key in told.get("missing", ())]
+        unknown = [each for each in missing if each is not None and each.incarnation == incarnation]
+        for each in unknown:
+            logger.warning("The foreman %s does not know run %s.", name, each.flight.claim.id)
+            self._remove(each.flight.claim.token)
+            self.host.forgotten(each.flight)
+        self.adoption.ask_about_our_own([(each.flight.claim.id, each.flight.claim.token) for each in unknown])
 
     def say(self, name: str, verb: str, *parts: str, number: int | None = None, **facts: Any) -> None:
         self.envoy.send(["say", name, number], messages.say(verb, *parts, worker=self._worker, **facts))
@@ -347,9 +429,13 @@ class OnRay:
     def _hear(self, message: list[Any], text: str) -> None:
         kind, *body = message
         if kind == "heard":
-            name, self.cpus = body
+            name, cpus, worker = body
+            if worker != self._worker or worker != self.host.id:
+                # It was told to whom we were before. Whoever adopts its runs is told, too.
+                return
+            self.cpus = cpus
             for event in json.loads(text):
-                self._heed(name, event)
+                self._heed_or_refuse(name, event)
         elif kind == "answer":
             then = self._questions.pop(body[0], None)
             if then is not None:
@@ -382,13 +468,16 @@ class OnRay:
             logger.info("Ray is back after %.1f s.", time.monotonic() - self._away_since)
             self._away_since, self._away_words = None, ""
         self.cpus = cpus
+        if name == self.home:
+            self._open_failed = 0
         self.reached[name] = incarnation
         self.meet(name, incarnation)
         # Whoever had that name before is no more.
         self._give_up(name, incarnation)
         self._submit_again(name, incarnation)
+        self._roll_call_at = 0.0
 
-    def _lost(self, name: str, incarnation: str) -> None:
+    def _lost(self, name: str, incarnation: str, why: str) -> None:
         """The foreman is dead, or never was."""
         if self.reached.get(name) == incarnation:
             del self.reached[name]
@@ -396,14 +485,18 @@ class OnRay:
         self.waiting.forget()
         self._give_up(name, None)
         if name == self.home:
-            logger.warning("The foreman %s is gone; starting another.", name)
-            self.envoy.send(["open", self._worker, self.home])
+            if incarnation:
+                logger.warning("The foreman %s is gone; starting another.", name)
+            self._open_failed += 1
+            if self._open_failed >= OPEN_TIMES:
+                self._away(f"no foreman can be started there. {why}".strip())
+            self._open_at = time.monotonic() + min(OPEN_SECONDS_MOST, OPEN_SECONDS * 2 ** (self._open_failed - 1))
 
     def _give_up(self, name: str, living: str | None) -> None:
         """What a dead foreman had is lost."""
         gone = [each for each in self.abroad.values() if each.foreman == name and each.incarnation != living]
         for each in gone:
-            del self.abroad[each.flight.claim.token]
+            self._remove(each.flight.claim.token)
             words = "The foreman on Ray that held the run is gone."
             self.host.settle(each.flight, lost(each.flight.claim, alone=each.alone, words=words))
 
@@ -416,6 +509,16 @@ class OnRay:
 
     # -- what a foreman tells --------------------------------------------------------------------
 
+    def _heed_or_refuse(self, name: str, event: list[Any]) -> None:
+        try:
+            self._heed(name, event)
+        except (ValueError, KeyError, TypeError) as error:
+            # Words of another release, which nobody here understands.
+            logger.exception("The foreman %s said %.200r.", name, event)
+            here = self._remove(messages.token_of(event[1]))
+            if here is not None:
+                self.host.settle(here.flight, refuse(here.flight.claim, error, "ray"))
+
     def _heed(self, name: str, event: list[Any]) -> None:
         kind, key, *body = event
         token = messages.token_of(key)
@@ -427,10 +530,12 @@ class OnRay:
             return
         flight = here.flight
         if kind == "started":
+            if flight.started_at is None:
+                self._dequeue(here)
+                self.host.started(flight)
             flight.started_at = time.monotonic() - body[0]
-            self.host.started(flight)
             return
-        del self.abroad[token]
+        self._remove(token)
         self.unsettled[token] = name, key
         if kind == "ended":
             if flight.started_at is None:

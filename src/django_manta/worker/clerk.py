@@ -34,6 +34,9 @@ RETRY_SECONDS, SESSION_SECONDS = 0.5, 5.0
 #: One that runs is told once more after so long.
 UNBEGUN_SECONDS, AGAIN_SECONDS = 3.0, 10.0
 
+#: A log that cannot be read is tried again after so long.
+LOG_SECONDS = 0.5
+
 #: What is told: a word, the job that it is about, and what belongs to it.
 type News = tuple[Any, ...]
 
@@ -158,9 +161,13 @@ class Clerk(threading.Thread):
                 return
             try:
                 self._run(errand)
-            except Away:
+            except Away as away:
                 # If Ray answers others, it is only this one that has to wait.
                 self._greet(time.monotonic())
+                self._say_why(errand, str(away))
+            except Exception as error:
+                logger.exception("The clerk for Ray's jobs failed at %s.", errand.job)
+                self._say_why(errand, f"{type(error).__name__}: {error}")
             age = time.monotonic() - errand.since
             errand.due = time.monotonic() + min(LOOK_SECONDS + age * AGEING, SLOWEST_SECONDS)
 
@@ -211,24 +218,35 @@ class Clerk(threading.Thread):
         elif found["status"] == PENDING:
             if errand.told_to_stop is not None and time.monotonic() - (errand.stop_at or 0) > UNBEGUN_SECONDS:
                 self._end(errand, "unbegun")
-            elif (words := found.get("message") or "") != errand.words:
-                errand.words = words
-                self._tell("pending", errand.job, words)
+            else:
+                self._say_why(errand, found.get("message") or "")
         elif not errand.started:
             errand.started = True
             self._tell("started", errand.job)
+
+    def _say_why(self, errand: Errand, words: str) -> None:
+        """Why a job has not begun."""
+        if words != errand.words and not errand.started and not errand.sought:
+            errand.words = words
+            self._tell("pending", errand.job, words)
 
     def _is_to_be_told(self, errand: Errand) -> bool:
         return errand.told_to_stop is None or time.monotonic() - errand.told_to_stop > AGAIN_SECONDS
 
     def _log(self, job: str) -> tuple[str, bool] | tuple[None, bool]:
-        try:
-            return self.dashboard.log(job)
-        except LookupError:
-            return None, False
+        for last in (False, False, True):
+            try:
+                return self.dashboard.log(job)
+            except LookupError:
+                # Its node may be gone, or only busy.
+                if not last:
+                    self._closed.wait(LOG_SECONDS)
+        return None, False
 
     def _seek(self, errand: Errand) -> None:
         if self._is_missing(errand.job):
+            # Of the session that says so: it may be a new one.
+            self._greet(time.monotonic())
             self._end(errand, "missing", self._session)
         elif (found := self.dashboard.look(errand.job)) is not None:
             self._end(errand, "found", self._session, found)

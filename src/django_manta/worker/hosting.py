@@ -38,6 +38,9 @@ class Host(Protocol):
     def settle(self, flight: Flight, settlement: Settleable) -> None:
         """What became of an execution that has no executor to say so."""
 
+    def forgotten(self, flight: Flight) -> None:
+        """It is not where it should be. The ledger, or others, will say what becomes of it."""
+
     def adopted(self, flights: Iterable[Flight]) -> None:
         """Executions of a lost worker that are this one's from now on."""
 

@@ -20,6 +20,7 @@ from uuid import UUID
 from django_manta.exceptions import BadTaskSignature
 from django_manta.execution import envelope
 from django_manta.execution.runners.flights import Flight
+from django_manta.execution.runners.ray.dashboard import ENDED
 from django_manta.execution.runners.ray.messages import UnknownProtocol
 from django_manta.ledger import Ledger, Orphan, Settled, Settlement
 from django_manta.states import Outcome, State
@@ -114,6 +115,11 @@ class Inheritance:
                 claim, timeout = envelope.unseal(command[-1])
             except (BadTaskSignature, UnknownProtocol) as error:
                 logger.error("The command of Ray's job %s cannot be read. %s", job, error)
+                if (case.found or {}).get("status") not in ENDED:
+                    # Nothing of it may run when it is done again. What has become of it is asked at another look.
+                    self.runner.clerk.watch(job)
+                    self.runner.clerk.stop_job(job)
+                    return
                 lost = True
             else:
                 self._adopt(case, Flight(claim._replace(worker=self.runner.host.id), timeout), ledger)

@@ -15,7 +15,6 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import lru_cache
 from logging import getLogger
 from typing import Any
@@ -36,7 +35,7 @@ from django_manta.worker.dispatch import Appetite
 from django_manta.worker.hosting import Host
 from django_manta.worker.inheritance import Inheritance
 from django_manta.worker.losses import lost
-from django_manta.worker.waiting import in_vain
+from django_manta.worker.waiting import has_expired, in_vain
 
 logger = getLogger("django_manta")
 
@@ -221,13 +220,11 @@ class RayJobs:
             self.meet(self.session)
 
     def _look(self, now: float) -> None:
-        moment = datetime.now(UTC)
         for name, job in self.jobs.items():
             flight = job.flight
-            expires_at = flight.claim.expires_at
             if flight.started_at is None:
                 job.given_up = job.given_up or now - flight.waiting_since > self.config.ray["PENDING_SECONDS"]
-                if job.given_up or (expires_at is not None and expires_at <= moment):
+                if job.given_up or has_expired(flight, now):
                     flight.unwanted = True
                     self.clerk.stop_job(name)
             elif flight.doomed is None and flight.timeout is not None and _should_have_ended(flight, now):

@@ -512,6 +512,9 @@ class Worker:
         self._hungry = True
         self.settler.add(flight.claim, settlement, time.monotonic())
 
+    def forgotten(self, flight: Flight) -> None:
+        self._in_flight.pop(flight.claim.token, None)
+
     def adopted(self, flights: Iterable[Flight]) -> None:
         """Executions of a lost worker, which are ours from now on."""
         for flight in flights:
@@ -526,16 +529,21 @@ class Worker:
 
     def _settle(self, now: float) -> None:
         given_back = False
-        settled = []
+        settled, unmoved = [], []
         for claim, settlement, state in self.settler.flush(self._ledger, now):
             self._in_flight.pop(claim.token, None)
-            settled.append(claim.token)
             if state is None:
+                unmoved.append(claim)
                 tell("not ours any more", level=logging.WARNING, **_facts(claim, self.id))
             else:
+                settled.append(claim.token)
                 given_back = given_back or state is State.READY
                 self._announce(claim, settlement, state)
-        self.runner.settled(settled)
+        if unmoved and self.runner.outlives_worker:
+            # If the run has moved on, nobody needs the outcome. If only our lease is lost, whoever adopts it does.
+            standing = {(run.id, run.token) for run in self._ledger.fetch([each.id for each in unmoved], history=False)}
+            unmoved = [claim for claim in unmoved if (claim.id, claim.token) not in standing]
+        self.runner.settled([*settled, *(claim.token for claim in unmoved)])
         if self.settler.ready:
             self._hear_of(list(self.settler.ready))
             self.settler.ready.clear()

@@ -8,9 +8,11 @@ start the node first. What only waits for its turn waits, unless it ``expires``.
 """
 
 import time
-from datetime import UTC, datetime
+from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from django_manta.execution.runners.flights import Flight
 from django_manta.execution.runners.ray import messages
 from django_manta.ledger import Claimed, Ledger, Settlement
 from django_manta.states import Outcome, State
@@ -42,11 +44,12 @@ class Waiting:
         self._given_up: dict[int, str] = {}
         self._look_at = 0.0
         self._told: dict[str, str] = {}
-        self._asked = False
+        self._asked: set[str] = set()
 
     def forget(self) -> None:
         """Who was asked is gone, or we are another."""
-        self.troubles, self._asked = {}, False
+        self.troubles = {}
+        self._asked.clear()
         # Nobody's row says this.
         self._told = {"?": ""}
         self._given_up.clear()
@@ -60,22 +63,23 @@ class Waiting:
 
     def _look(self, now: float) -> None:
         waiting = [each for each in self.runner.abroad.values() if each.flight.started_at is None]
-        moment = datetime.now(UTC)
-        expired = [each for each in waiting if each.flight.claim.expires_at and each.flight.claim.expires_at <= moment]
-        self._call_back(expired)
+        self._call_back([each for each in waiting if has_expired(each.flight, now)])
         long = [each for each in waiting if now - each.flight.waiting_since > ASK_SECONDS]
         # First those that ask for something special, which may be nowhere.
         long.sort(key=lambda each: not each.alone)
-        home = [_key(each) for each in long if each.foreman == self.runner.home][:TOLD]
-        if home and self.runner.is_ready and not self._asked:
-            self._asked = True
-            self.runner.ask(self.runner.home, "wonder", self._hear, keys=home)
-        if not home:
-            self.troubles = {}
+        by_foreman: dict[str, list[Abroad]] = {}
+        for each in long:
+            by_foreman.setdefault(each.foreman, []).append(each)
+        for name, theirs in by_foreman.items():
+            if name in self.runner.reached and name not in self._asked:
+                self._asked.add(name)
+                asked = [_key(each) for each in theirs[:TOLD]]
+                self.runner.ask(name, "wonder", partial(self._hear, name), keys=asked)
+        waits = {str(each.flight.claim.id) for each in long}
+        self.troubles = {run_id: words for run_id, words in self.troubles.items() if run_id in waits}
 
-    def _hear(self, told: dict[str, Any]) -> None:
-        self._asked = False
-        self.troubles = {}
+    def _hear(self, name: str, told: dict[str, Any]) -> None:
+        self._asked.discard(name)
         now = time.monotonic()
         hopeless = []
         for key, possible, words in told.get("waiting", ()):
@@ -84,6 +88,7 @@ class Waiting:
                 continue
             waited = now - here.flight.waiting_since
             claim = here.flight.claim
+            self.troubles.pop(str(claim.id), None)
             if possible:
                 # It waits for its turn, as many do. Of one that asks for something special people may wonder.
                 if here.alone and waited > TURN_SECONDS:
@@ -98,7 +103,8 @@ class Waiting:
     def _call_back(self, each_of: "list[Abroad]") -> None:
         by_foreman: dict[str, list[str]] = {}
         for each in each_of:
-            by_foreman.setdefault(each.foreman, []).append(_key(each))
+            if each.foreman in self.runner.reached:
+                by_foreman.setdefault(each.foreman, []).append(_key(each))
         for name, keys in by_foreman.items():
             self.runner.say(name, "withdraw", keys=keys)
 
@@ -114,6 +120,14 @@ class Waiting:
         troubles = ({"": away} if away else {}) | self.troubles
         if troubles != self._told and ledger.tell_troubles(worker, troubles):
             self._told = troubles
+
+
+def has_expired(flight: Flight, now: float) -> bool:
+    """By the database's clock, which was asked when the run was claimed."""
+    claim = flight.claim
+    if claim.expires_at is None or claim.last_attempted_at is None:
+        return False
+    return claim.last_attempted_at + timedelta(seconds=now - flight.waiting_since) >= claim.expires_at
 
 
 def in_vain(claim: Claimed, seconds: float, words: str, executor: str) -> Settlement:

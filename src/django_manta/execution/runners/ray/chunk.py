@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from django_manta.execution.runners.ray import messages, printed
@@ -30,6 +31,12 @@ CONNECT_SECONDS = 10.0
 
 READ_BYTES = 64 * 1024
 
+#: A process that could not load the project has so long to say so.
+LEAVE_SECONDS = 0.5
+
+#: How long to wait for the foreman's word that it has heard what became of a run that was alone.
+HEARD_SECONDS = 2.0
+
 #: Of what a task prints so much is told at a time, and so often: the words before a crash are the ones that matter.
 OUTPUT_CHARACTERS = 8 * 1024
 OUTPUT_SECONDS = 0.05
@@ -40,9 +47,22 @@ type Parts = tuple[str, ...]
 
 def execute(payload: bytes) -> bytes:
     """Execute a chunk. What could not be told over the connection is returned."""
+    if threading.current_thread() is threading.main_thread():
+        # Ray's way to cancel what has not begun. If it has, nothing of ours, and nobody's run, is to be hit by that:
+        # who is not wanted any more is named over the connection.
+        signal.signal(signal.SIGINT, _ignore)
     order = messages.hear(messages.from_bytes(payload))
-    load_django(order["environment"])
+    try:
+        load_django(order["environment"])
+    except BaseException:
+        # Half of a project is loaded, and the next chunk would find it so: another process shall begin anew.
+        threading.Timer(LEAVE_SECONDS, os._exit, (1,)).start()
+        raise
     return _executor().execute(order)
+
+
+def _ignore(number: int, stack: Any) -> None:
+    """Not SIG_IGN, which the processes that a task starts would inherit."""
 
 
 _loaded = False
@@ -112,6 +132,10 @@ class Executor:
         #: The execution to interrupt, what that counts as, and why.
         self._interrupt: tuple[str, str, str] | None = None
         self._undelivered: list[Parts] = []
+        self._chunk = ""
+        self._heard = threading.Event()
+        #: Why there is no connection.
+        self._trouble = ""
         # Ray executes plain tasks in the main thread, the only one that a signal handler can be set in.
         self._is_main = threading.current_thread() is threading.main_thread()
         # A process that a task forks must not hold our connection: the foreman waits for its end.
@@ -119,6 +143,9 @@ class Executor:
 
     def execute(self, order: dict[str, Any]) -> bytes:
         self._undelivered = []
+        self._chunk = order["chunk"]
+        self._heard.clear()
+        alone = len(order["keys"]) == 1
         self._connect(order["foreman"])
         with self._lock:
             self._orders = deque(zip(order["keys"], order["parts"], strict=True))
@@ -134,11 +161,13 @@ class Executor:
             self._put_right()
             if not self._send(*told, ("started", key, printed.part(self._began))):
                 # Nobody would know what this process was at: the rest is for one that can be heard.
-                self._undelivered.append(_given_back([key, *(key for key, _ in self._orders)]))
+                self._undelivered.append(_given_back([key, *(key for key, _ in self._orders)], self._trouble))
                 told = ()
                 break
             told = (self._execute(key, messages.read_claim(written, order["fields"])),)
-        self._send(*told, ("done",))
+        if self._send(*told, ("done",)) and alone and not self._heard.wait(HEARD_SECONDS):
+            # A connection may be dead for long before anybody is told. By way of Ray it arrives.
+            self._undelivered += told
         return b"".join(messages.line(*parts) for parts in self._undelivered)
 
     def _next(self) -> tuple[str, str] | None:
@@ -155,14 +184,14 @@ class Executor:
         with self._lock:
             self._current = None
         if execution.settlement is None:
-            return "ended", key, "", messages.dump(["ended", key, False, None])
+            return "ended", key, "", "1", messages.dump(["ended", key, False, None])
         row = wire.write(execution.settlement)
         settled = execution.settled or kept.settled_here(claim, row, worker=None)
         if settled:
             # What is settled already need not travel whole.
             row.text = ""
         told = messages.dump(["ended", key, settled, messages.outcome_to_json(row)])
-        return "ended", key, f"{row.duration:.6f}", told
+        return "ended", key, f"{row.duration:.6f}", "1" if settled else "", told
 
     def _log_ref(self, outcome: "Outcome") -> str:
         if not self._reference:
@@ -189,6 +218,9 @@ class Executor:
         """Begin each execution as the first one began, whatever the last one has changed."""
         from django_manta.execution import limits
 
+        if self.recorder.has_words:
+            # What the last one left unwritten is not the next one's.
+            printed.flush()
         self.recorder.begin()
         self._unsaid = ""
         self._began = self.files.sizes()
@@ -215,12 +247,15 @@ class Executor:
         try:
             connection = socket.create_connection(wanted[:2], CONNECT_SECONDS)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection.settimeout(None)
+            messages.keep_alive(connection)
             if foreman["tls"]:
                 connection = client_context().wrap_socket(connection)
-        except OSError:
+            connection.settimeout(None)
+        except OSError as error:
             # What there is to tell is returned when the chunk is done.
+            self._trouble = f"{type(error).__name__}: {error}"
             return
+        self._trouble = ""
         self._connection, self._foreman = connection, wanted
         if not foreman["tls"]:
             # The interpreter's last words on a segmentation fault go to the foreman, who takes them for what they are.
@@ -263,6 +298,9 @@ class Executor:
                 keys = [key for key, _ in self._orders]
                 self._orders.clear()
                 self._send(_given_back(keys))
+            elif kind == "heard":
+                if body[0] == self._chunk:
+                    self._heard.set()
             elif kind == "interrupt":
                 key, outcome, reason = body
                 waiting = [order for order in self._orders if order[0] == key]
@@ -277,14 +315,21 @@ class Executor:
         connection, self._connection = self._connection, None
         if connection is not None:
             faulthandler.enable(sys.__stderr__ or 2)
+            with suppress(OSError):
+                # Closing alone says nothing to the other end while our own thread still reads.
+                connection.shutdown(socket.SHUT_RDWR)
             connection.close()
 
     def _disown(self) -> None:
-        self._hang_up()
+        """In a child that a task has forked: the connection is its parent's."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            faulthandler.enable(sys.__stderr__ or 2)
+            connection.close()
 
 
-def _given_back(keys: list[str]) -> Parts:
-    return "given back", messages.dump(keys)
+def _given_back(keys: list[str], why: str = "") -> Parts:
+    return "given back", messages.dump(keys), why.replace("\t", " ").replace("\n", " ")
 
 
 def _task_and_node() -> tuple[str, str]:

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 #: A chunk of many is listened to this often. What it has written meanwhile is safe: it is the kernel's.
 READ_SECONDS = 0.01
 
+#: Who connects has so long to say who it is, in so many words.
+HELLO_SECONDS = 10.0
+HELLO_BYTES = 4_096
+
 
 class Connection(asyncio.Protocol):
     """A Ray worker process that executes chunks."""
@@ -23,13 +27,24 @@ class Connection(asyncio.Protocol):
         self.inbox = messages.Inbox()
         self.chunks: set[str] = set()
         self._current: Chunk | None = None
+        #: Whoever it is has said the word.
+        self._is_ours = False
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        messages.keep_alive(transport.get_extra_info("socket"))
+        asyncio.get_running_loop().call_later(HELLO_SECONDS, self._expect_hello)
+
+    def _expect_hello(self) -> None:
+        if not self._is_ours:
+            self.close()
 
     def data_received(self, data: bytes) -> None:
+        if not self._is_ours and self.inbox.size + len(data) > HELLO_BYTES and b"\n" not in data[:HELLO_BYTES]:
+            self.close()
+            return
         try:
             for line in self.inbox.feed(data):
                 kind, *parts = line.split("\t")
@@ -54,6 +69,7 @@ class Connection(asyncio.Protocol):
         if not hmac.compare_digest(str(secret), self.foreman.secret):
             self.close()
             return
+        self._is_ours = True
         self._current = self.foreman.chunks.get(chunk_id)
         if self._current is not None:
             self.chunks.add(chunk_id)

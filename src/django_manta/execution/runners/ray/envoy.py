@@ -248,6 +248,8 @@ class Line:
         self.actor: Any = None
         self.unsaid: asyncio.Queue[tuple[int | None, str]] = asyncio.Queue()
         self._saying = False
+        #: Why it is gone, in Ray's words.
+        self._why = ""
         self._life = asyncio.get_running_loop().create_task(self._live())
 
     @property
@@ -280,7 +282,7 @@ class Line:
             if self.create:
                 # Whoever asks for it again at once would find it dying still.
                 await asyncio.sleep(AGAIN_SECONDS)
-            self.envoy.tell(["gone", self.name, self.incarnation])
+            self.envoy.tell(["gone", self.name, self.incarnation, self._why])
         except* Exception as errors:
             # Whatever is wrong is not known to be the end of the foreman: another envoy sees.
             first = errors.exceptions[0]
@@ -333,7 +335,8 @@ class Line:
             return str(await asyncio.wait_for(getattr(self.actor, method).remote(text), seconds))
         except exceptions.ActorUnavailableError:
             await asyncio.sleep(AGAIN_SECONDS)
-        except exceptions.RayActorError:
+        except exceptions.RayActorError as error:
+            self._why = str(error).strip()[-1000:]
             raise Gone(self.name) from None
         except exceptions.RayTaskError:
             # It answers, and cannot do what it is told: to say it again would not help.
@@ -380,7 +383,7 @@ class Line:
                 self.envoy.tell(["refused", self.name, told["refused"]])
                 await asyncio.Event().wait()
             else:
-                self.envoy.tell(["heard", self.name, told["cpus"]], events)
+                self.envoy.tell(["heard", self.name, told["cpus"], self.worker], events)
 
 
 if __name__ == "__main__":

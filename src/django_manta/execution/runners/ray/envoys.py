@@ -91,6 +91,11 @@ class Envoy:
                 self._process.kill()
                 self._process.wait()
 
+    def restart(self) -> None:
+        """Let it go, and a Ray of its own with it. Another one follows."""
+        if self._channel is not None:
+            self._died()
+
     def send(self, message: Any, *parts: str) -> None:
         if self._channel is not None:
             self._outbox += messages.line(messages.dump(message), *parts)

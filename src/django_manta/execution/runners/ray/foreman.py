@@ -40,6 +40,12 @@ SLOW_SECONDS = 0.2
 #: What a process wrote before it died has so long to arrive.
 LAST_WORDS_SECONDS = 3.0
 
+#: One that was killed has so long to be dead, on a node that may be busy, or cut off.
+KILLED_SECONDS = 60.0
+
+#: So many processes may fail to reach the foreman before a run is refused.
+UNHEARD = 3
+
 #: Without work and without anybody who listens the foreman leaves after so long.
 LONELY_SECONDS = 60.0
 
@@ -49,6 +55,9 @@ COUNT_SECONDS = 5.0
 #: With so many runs in hand an answer comes so long after the last.
 BUSY_RUNS = 50
 ANSWER_SECONDS = 0.025
+
+#: Of what a lost worker had so many are told at a time.
+LEFT = 1_000
 
 #: How many lost workers are remembered, whose submissions are refused.
 FENCED = 100_000
@@ -83,6 +92,9 @@ class Foreman:
     def _speak(self, text: str) -> str:
         try:
             message = messages.hear(text)
+            if message.get("worker") in self.fenced:
+                # Its lease was lost, and its runs are another's by now: whatever it says comes too late.
+                return self._answer(refused="fenced")
             verb = getattr(self, f"_hear_{message['verb']}", None)
             if verb is None:
                 return self._answer(refused=f"unknown verb {message['verb']!r}")
@@ -98,8 +110,6 @@ class Foreman:
     def _hear_attach(self, message: dict[str, Any]) -> str:
         """A worker, or a new envoy of one, begins to listen: it is told all that is held for it."""
         worker = message["worker"]
-        if worker in self.fenced:
-            return self._answer(refused="fenced")
         self._listened_at = time.monotonic()
         self.outboxes[worker] = Outbox()
         for held in self.held.values():
@@ -109,9 +119,6 @@ class Foreman:
 
     def _hear_submit(self, message: dict[str, Any]) -> str:
         worker = message["worker"]
-        if worker in self.fenced:
-            # Its lease was lost, and its runs are another's by now.
-            return self._answer(refused="fenced")
         if message["incarnation"] != self.incarnation:
             return self._answer(refused="incarnation")
         common = message["environment"], message["fields"]
@@ -119,10 +126,11 @@ class Foreman:
         new = []
         for (number, timeout, run, token, task), claim in zip(message["orders"], message["parts"], strict=True):
             key = messages.key_of(run, token)
-            if key not in self.held:
-                held = Held(key, run, task, worker, claim, timeout, kinds[number])
-                self.held[key] = held
-                new.append(held)
+            if key in self.held:
+                self._own(self.held[key], worker)
+            else:
+                self.held[key] = Held(key, run, task, worker, claim, timeout, kinds[number])
+                new.append(self.held[key])
         self._dispatch(new)
         return self._answer()
 
@@ -175,22 +183,32 @@ class Foreman:
             while len(self.fenced) > FENCED:
                 del self.fenced[next(iter(self.fenced))]
         asked = set(message["keys"])
-        if message["complete"] and message["former"]:
-            # What else it had is settled, and nobody was left to say so.
-            over = [each.key for each in self.held.values() if _is_over(each, message, asked)]
-            self._hear_settled({"keys": over})
         known = [self.held[key] for key in message["keys"] if key in self.held]
+        # What else it had may be settled already, and nobody was left to say so: the ledger knows.
+        left = [each.key for each in self.held.values() if _is_left(each, message["former"], asked)]
         return self._answer(
-            known=[[held.key, held.claim, held.kind.fields, held.timeout, held.kind.alone] for held in known]
+            known=[[held.key, held.claim, held.kind.fields, held.timeout, held.kind.alone] for held in known],
+            left=left[:LEFT],
         )
 
     def _hear_adopt(self, message: dict[str, Any]) -> str:
+        """
+        A worker names what the ledger says is its own: when it has taken it over, and again and again, in case that
+        something which one of us said was lost. It is told what it does not know, and which of it is not known here.
+        """
+        missing = []
         for key in message["keys"]:
             held = self.held.get(key)
-            if held is not None:
-                held.worker = message["worker"]
-                self._tell(held)
-        return self._answer()
+            if held is None:
+                missing.append(key)
+            else:
+                self._own(held, message["worker"])
+        return self._answer(missing=missing)
+
+    def _own(self, held: Held, worker: str) -> None:
+        if held.worker != worker or held.end:
+            held.worker = worker
+            self._tell(held)
 
     async def listen(self, text: str) -> str:
         message = messages.hear(text)
@@ -236,9 +254,18 @@ class Foreman:
         while True:
             await asyncio.sleep(COUNT_SECONDS)
             await self._count()
+            self._clear_away()
             if not self.held and time.monotonic() - self._listened_at > LONELY_SECONDS:
                 # It holds nothing: whoever comes next starts another one.
                 os._exit(0)
+
+    def _clear_away(self) -> None:
+        """Forget whoever listens no more, and what nobody has to be told."""
+        now = time.monotonic()
+        for worker in [name for name, box in self.outboxes.items() if now - box.listened_at > LONELY_SECONDS]:
+            del self.outboxes[worker]
+        kept = [held.key for held in self.held.values() if held.is_kept and held.worker not in self.outboxes]
+        self._hear_settled({"keys": kept})
 
     async def _count(self) -> None:
         import ray
@@ -316,10 +343,11 @@ class Foreman:
             undelivered = await chunk.ref
         except Exception as raised:
             error, undelivered = raised, b""
-        if chunk.connection is not None or error is None:
-            # Whatever it wrote comes before the end of its connection.
+        if chunk.connection is not None:
+            # Whatever it wrote comes before the end of its connection. And of a process that was to be killed Ray says
+            # at once that it is over, though it may be alive: until its connection has ended nobody else may begin.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(chunk.over.wait(), LAST_WORDS_SECONDS if chunk.connection is not None else 0.0)
+                await asyncio.wait_for(chunk.over.wait(), KILLED_SECONDS if chunk.killed else LAST_WORDS_SECONDS)
         for line in messages.Inbox().feed(undelivered):
             self.heed(chunk, *line.split("\t"))
         del self.chunks[chunk.id]
@@ -341,9 +369,15 @@ class Foreman:
             for held in unstarted:
                 self._end(held, ["refused", held.key, _words(error)])
             return
-        if error is None or isinstance(error, exceptions.TaskCancelledError):
+        if error is None:
+            # It did what it was given, or some of it, and was not heard.
+            for held in left:
+                words = "The connection with the process that executed it broke."
+                self._end(held, ["lost", held.key, words, held.kind.alone])
+            return
+        if isinstance(error, exceptions.TaskCancelledError):
             if not started and not chunk.killed:
-                # Cancelled before it began, for the sake of one of them, or it could not be heard.
+                # Cancelled before it began, for the sake of one of them.
                 self._return_or_dispatch(unstarted)
                 return
         elif not isinstance(
@@ -375,11 +409,12 @@ class Foreman:
             "executor": chunk.name,
             "log_ref": chunk.log + chunk.log_part if chunk.log and not presumed else "",
             "killed": chunk.killed,
-            "doomed": held.doomed,
+            "doomed": held.doomed if chunk.killed_for is held else None,
             "presumed": presumed,
             "seconds": 0.0 if held.started_at is None else time.monotonic() - held.started_at,
             "words": words,
-            "output": chunk.output,
+            # Of a run that never said that it began, none of this is.
+            "output": "" if presumed else chunk.output,
         }
 
     def _return_or_dispatch(self, unstarted: list[Held]) -> None:
@@ -401,23 +436,41 @@ class Foreman:
             if held is not None:
                 self._started(chunk, held)
         elif kind == "ended":
-            key, seconds, event = parts
+            key, seconds, is_kept, event = parts
             held = chunk.held.get(key)
             if held is not None:
+                held.is_kept = bool(is_kept)
                 if seconds:
                     self.durations.note(held.task, float(seconds))
                 self._ended(held, event)
         elif kind == "given back":
             given_back = [held for key in json.loads(parts[0]) if (held := chunk.held.pop(key, None)) is not None]
             chunk.asked_back = False
+            if chunk.connection is None:
+                given_back = self._unheard(given_back, *parts[1:])
             self._return_or_dispatch(given_back)
         elif kind == "done":
+            if chunk.connection is not None:
+                # Who executes one that takes long waits for this, and otherwise tells it by way of Ray.
+                chunk.connection.send(["heard", chunk.id])
             chunk.over.set()
         elif kind == "output":
             chunk.output = (chunk.output + json.loads(parts[0]))[-chunks.OUTPUT_CHARACTERS :]
         else:
             # What the interpreter says when it dies is no message.
             chunk.output = (chunk.output + kind + "\n")[-chunks.OUTPUT_CHARACTERS :]
+
+    def _unheard(self, given_back: list[Held], why: str = "") -> list[Held]:
+        """Of what a process gave back because it could not speak with us: what is to be tried again."""
+        again = []
+        for held in given_back:
+            held.unheard += 1
+            if held.unheard < UNHEARD:
+                again.append(held)
+            else:
+                words = f"No process of Ray's could reach the foreman at {self._host}:{self._port}. {why}"
+                self._end(held, ["refused", held.key, words.strip()])
+        return again
 
     def _started(self, chunk: Chunk, held: Held) -> None:
         held.started_at = time.monotonic()
@@ -492,13 +545,13 @@ class Foreman:
 
         chunk = held.chunk
         if chunk is not None and not held.end:
-            chunk.killed = True
+            chunk.killed_for = held
             # Ray says at once that it is cancelled; the end of its connection says when it is.
             ray.cancel(chunk.ref, force=True)
 
 
-def _is_over(held: Held, message: dict[str, Any], asked: set[str]) -> bool:
-    return bool(held.end) and held.worker == message["former"] and held.key not in asked
+def _is_left(held: Held, former: str, asked: set[str]) -> bool:
+    return bool(former and held.end) and held.worker == former and held.key not in asked
 
 
 def _words(error: Exception) -> str:

@@ -36,6 +36,10 @@ class Held:
     unwanted: bool = False
     #: Its worker wants it back, unless it has begun.
     withdrawn: bool = False
+    #: How many processes gave it back because they could not speak with the foreman.
+    unheard: int = 0
+    #: The ledger has its outcome: nobody has to be told for its sake.
+    is_kept: bool = False
     #: The event that tells how it ended.
     end: str = ""
     timer: asyncio.TimerHandle | None = None
@@ -68,13 +72,17 @@ class Chunk:
     log: str = ""
     #: From where on the words there are of the run that it is at.
     log_part: str = ""
-    #: Whether it has been told to end, and so dies by our hand.
-    killed: bool = False
+    #: The run for whose sake it was told to end: then it dies by our hand.
+    killed_for: Held | None = None
     asked_back: bool = False
     #: The end of what was printed by the run that it is at.
     output: str = ""
     #: It said all it has to say.
     over: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def killed(self) -> bool:
+        return self.killed_for is not None
 
 
 class Outbox:
@@ -84,6 +92,8 @@ class Outbox:
         self.starts: dict[str, Held] = {}
         self.ends: deque[str] = deque()
         self.filled = asyncio.Event()
+        #: When its worker listened last.
+        self.listened_at = time.monotonic()
         self._answered_at = 0.0
 
     def started(self, held: Held) -> None:
@@ -98,6 +108,7 @@ class Outbox:
 
     async def take(self, seconds: float, pause: float) -> list[str]:
         """What there is to tell, not sooner than ``pause`` after the last: short ones cost as much as long ones."""
+        self.listened_at = time.monotonic()
         if not self.filled.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.filled.wait(), seconds)

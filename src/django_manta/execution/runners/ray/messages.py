@@ -10,6 +10,7 @@ down once, by the worker, and read once, where it is executed; and so is an outc
 """
 
 import json
+import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, fields
 from datetime import datetime, timedelta
@@ -55,6 +56,10 @@ def key_of(run: str, token: int) -> str:
     was restored from a backup, may meet at a foreman.
     """
     return f"{run}:{token}"
+
+
+def run_of(key: str) -> str:
+    return key.rpartition(":")[0]
 
 
 def token_of(key: str) -> int:
@@ -120,7 +125,8 @@ def _attempt_to_json(attempt: AttemptRecord) -> dict[str, Any]:
 
 
 def _attempt_from_json(plain: Mapping[str, Any]) -> AttemptRecord:
-    kept = {name: plain[name] for name in _ATTEMPT_FIELDS}
+    # What another release did not write is empty.
+    kept = {name: plain.get(name, "") for name in _ATTEMPT_FIELDS}
     kept["outcome"] = Outcome(kept["outcome"])
     for name in ("started_at", "finished_at"):
         kept[name] = datetime.fromisoformat(kept[name])
@@ -171,6 +177,14 @@ def line(*parts: str) -> bytes:
     return to_bytes("\t".join(parts)) + b"\n"
 
 
+def keep_alive(connection: socket.socket) -> None:
+    """Notice within seconds that nobody is at the other end any more, also where nothing says so."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 20_000)):
+        if hasattr(socket, name):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
 class Inbox:
     """Puts lines together from whatever pieces a stream delivers."""
 
@@ -180,6 +194,11 @@ class Inbox:
     @property
     def is_empty(self) -> bool:
         return not self._pieces
+
+    @property
+    def size(self) -> int:
+        """The bytes of a line that has not ended."""
+        return sum(map(len, self._pieces))
 
     def feed(self, data: bytes) -> Iterator[str]:
         *ended, rest = data.split(b"\n")

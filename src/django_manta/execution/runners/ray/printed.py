@@ -72,7 +72,11 @@ class Files:
         self.log = places[0] if places[0] == places[1] else ""
 
     def sizes(self) -> Sizes:
-        return (os.fstat(1).st_size, os.fstat(2).st_size) if self.log else (0, 0)
+        try:
+            return (os.fstat(1).st_size, os.fstat(2).st_size) if self.log else (0, 0)
+        except OSError:
+            # A task has closed them.
+            return 0, 0
 
     def head(self, task: str, node: str) -> str:
         """What the references of one Ray task have in common."""
