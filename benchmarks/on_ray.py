@@ -3,13 +3,16 @@
 import json
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from benchmarks import scratch, tasks, working
 from benchmarks.measure import Figure, Stopwatch, compared, in_turns, measured, percentile
 from benchmarks.plain_ray import CPUS
+from django_manta.execution.runners.flights import GRACE_SECONDS
 
 TITLE = "A worker on a local Ray with two processors"
 
@@ -42,6 +45,9 @@ def figures(*, rounds: int, quick: bool, rows: int | None) -> Iterator[Figure]:
         yield measured(f"{len(delays)} single runs, p99", [percentile(delays, 0.99) * 1000], "ms")
         ideal = 200 * 0.05 / CPUS
         yield measured("200 runs of 50 ms, of the ideal", [ideal / naps(begun) for _ in range(2)], "", at_least=0.9)
+        for how, most in (("busy", 1.0), ("asleep", GRACE_SECONDS + 1), ("stubborn", GRACE_SECONDS + 1)):
+            took = [cancelled(begun, how) for _ in range(1 if quick else 3)]
+            yield measured(f"a cancel of one that is {how}", took, "s", at_most=most)
 
 
 @contextmanager
@@ -102,6 +108,27 @@ def pickup(begun: working.Command) -> float:
     begun.wait_for(lambda: working.has_ended(run_id), "the run has ended", every=0.005)
     [[started, _]] = working.values_of([run_id])
     return float(started - commit.nanoseconds) / 1e9
+
+
+def cancelled(begun: working.Command, how: str) -> float:
+    """Seconds from the request to cancel a run to its end, while another one beside it goes on."""
+    scratch.empty()
+    with tempfile.TemporaryDirectory(prefix="manta-bench-") as name:
+        places = [str(Path(name) / "beside"), str(Path(name) / "cancelled")]
+        half = {"num_cpus": 0.5}
+        [beside] = working.enqueue(tasks.stay.using(queue_name=QUEUE, ray=half), [([places[0], "asleep", 6.0], {})])
+        [run_id] = working.enqueue(tasks.stay.using(queue_name=QUEUE, ray=half), [([places[1], how, 60.0], {})])
+        begun.wait_for(lambda: all(Path(place).exists() for place in places), "both have begun")
+        asked = time.monotonic()
+        tasks.stay.get_result(run_id).cancel()
+        begun.wait_for(lambda: working.has_ended(run_id), "it has ended", every=0.005)
+        took = time.monotonic() - asked
+        begun.wait_for(lambda: working.has_ended(beside), "the one beside it has ended")
+    states = dict(working.ask("SELECT id::text, state FROM manta_run"))
+    assert (states[run_id], states[beside]) == ("CANCELLED", "SUCCESSFUL"), states
+    [[attempts]] = working.ask("SELECT count(*) FROM manta_attempt WHERE run_id = %s", beside)
+    assert attempts == 1, "The one beside it was executed more than once."
+    return took
 
 
 def naps(begun: working.Command) -> float:

@@ -62,3 +62,18 @@ PLAIN = {
     "overrides": "",
     "signature": SIGNATURE,
 }
+
+
+@task
+def stay(place: str, how: str, seconds: float) -> None:
+    """Says that it has begun by a file, and does not want to end."""
+    Path(place).touch()
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if how == "busy":
+            continue
+        try:
+            time.sleep(until - time.monotonic())
+        except BaseException:
+            if how != "stubborn":
+                raise

@@ -27,6 +27,7 @@ class Ray:
 
     def __init__(self, dice: random.Random) -> None:
         self.dice = dice
+        self.killed = 0
         self.cluster = new_cluster()
         self.port = int(self.cluster.address.rpartition(":")[2])
         self.node = add_node(self.cluster, num_cpus=2)
@@ -35,9 +36,9 @@ class Ray:
         for nth in range(KILLS):
             _wait_until_done((nth + 1) * RUNS // (KILLS + 2))
             executing = named("ray::manta:") or named("ray::execute")
-            if executing:
-                with contextlib.suppress(psutil.Error):
-                    self.dice.choice(executing).kill()
+            with contextlib.suppress(psutil.Error, IndexError):
+                self.dice.choice(executing).kill()
+                self.killed += 1
 
     def kill_node(self) -> None:
         _wait_until_done(RUNS // 3)
@@ -69,6 +70,9 @@ def storm(weather: world.Weather, report: world.Report) -> None:
                 world.judge(report, RUNS)
                 lost += report.figures["lost"]
                 findings += report.figures["fsck"]
+                if fault == ray.kill_processes:
+                    report.expect(ray.killed > 0, "no process was hit")
+                    told[name] += f",killed:{ray.killed}"
                 report.expect(worker.alive, f"the worker did not live through the death of the {name}")
     finally:
         ray_world.end(ray.cluster)
