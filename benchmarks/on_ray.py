@@ -95,6 +95,7 @@ def drain(begun: working.Command, count: int) -> float:
     scratch.empty()
     commit = working.enqueue_and_wait(begun, QUEUE, count)
     outcomes = dict(working.ask("SELECT outcome, count(*) FROM manta_attempt GROUP BY outcome"))
+    assert outcomes.keys() <= {"SUCCESSFUL", "RETURNED"}, f"{count} runs left the attempts {outcomes}."
     assert outcomes.get("SUCCESSFUL") == count, f"{count} runs left the attempts {outcomes}."
     return working.seconds_since(commit)
 

@@ -23,7 +23,7 @@ from django_manta.execution.durations import Durations
 from django_manta.execution.runners.flights import GRACE_SECONDS
 from django_manta.execution.runners.ray import chunk as chunks
 from django_manta.execution.runners.ray import messages, places
-from django_manta.execution.runners.ray.connection import Connection
+from django_manta.execution.runners.ray.connection import READ_SECONDS, Connection
 from django_manta.execution.runners.ray.held import Chunk, Held, Kind, Outbox
 
 #: How much work is put into one Ray task, and how many runs at the most. From one task to the next Ray needs some
@@ -39,6 +39,9 @@ SLOW_SECONDS = 0.2
 
 #: What a process wrote before it died has so long to arrive.
 LAST_WORDS_SECONDS = 3.0
+
+#: What a process said before it failed is read within this: several times as long as a connection rests.
+UNREAD_SECONDS = 10 * READ_SECONDS
 
 #: One that was killed has so long to be dead, on a node that may be busy, or cut off.
 KILLED_SECONDS = 60.0
@@ -343,6 +346,10 @@ class Foreman:
             undelivered = await chunk.ref
         except Exception as raised:
             error, undelivered = raised, b""
+        if chunk.connection is None and not undelivered:
+            # What it said may wait to be read: Ray may be quicker than we are.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(chunk.over.wait(), LAST_WORDS_SECONDS if error is None else UNREAD_SECONDS)
         if chunk.connection is not None:
             # Whatever it wrote comes before the end of its connection. And of a process that was to be killed Ray says
             # at once that it is over, though it may be alive: until its connection has ended nobody else may begin.
