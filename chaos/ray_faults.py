@@ -1,9 +1,9 @@
 """
 What dies on Ray while a worker's runs are there.
 
-Each time there are 1,000 runs on a head and a node, and something of Ray is killed in the middle: processes that
-execute runs, the node, the foreman, the head, which is then started anew. Every run ends successful; what was under
-way where something died has started once more.
+Each time there are 1,000 runs on a head and a node, and something of Ray is killed in the middle: nothing, for a start;
+processes that execute runs, the node, the foreman, the head, which is then started anew. Every run ends successful;
+what was under way where something died has started once more.
 """
 
 import contextlib
@@ -31,6 +31,9 @@ class Ray:
         self.cluster = new_cluster()
         self.port = int(self.cluster.address.rpartition(":")[2])
         self.node = add_node(self.cluster, num_cpus=2)
+
+    def kill_nothing(self) -> None:
+        """So short that they travel by the hundred: none of them is executed twice."""
 
     def kill_processes(self) -> None:
         for nth in range(KILLS):
@@ -64,12 +67,14 @@ def storm(weather: world.Weather, report: world.Report) -> None:
         with ray_world.workers(ray.cluster.address) as start:
             world.empty()
             worker = start("1")
-            for fault in (ray.kill_processes, ray.kill_node, ray.kill_foreman, ray.kill_head):
+            for fault in (ray.kill_nothing, ray.kill_processes, ray.kill_node, ray.kill_foreman, ray.kill_head):
                 name = fault.__name__.removeprefix("kill_")
-                told[name] = _suffer(fault)
+                told[name] = _suffer(fault, 0.0 if fault == ray.kill_nothing else NAP_SECONDS)
                 world.judge(report, RUNS)
                 lost += report.figures["lost"]
                 findings += report.figures["fsck"]
+                if fault == ray.kill_nothing:
+                    report.expect(told[name] == "extra_starts:0,", f"without any fault: {told[name]}")
                 if fault == ray.kill_processes:
                     report.expect(ray.killed > 0, "no process was hit")
                     told[name] += f",killed:{ray.killed}"
@@ -79,10 +84,10 @@ def storm(weather: world.Weather, report: world.Report) -> None:
     report.figures = {"lost": lost, "fsck": findings, **told}
 
 
-def _suffer(fault: Callable[[], None]) -> str:
+def _suffer(fault: Callable[[], None], nap: float) -> str:
     """What one fault cost: starts of user code beyond the first, and the attempts that did not succeed."""
     world.empty_runs()
-    tasks.mark_start.map([NAP_SECONDS] * RUNS)
+    tasks.mark_start.map([nap] * RUNS)
     fault()
     world.drained(LIMIT_SECONDS)
     extra = world.number("SELECT count(*) - count(DISTINCT run_id) FROM chaos_start")
