@@ -114,9 +114,10 @@ def test_a_worker_stopped_past_its_lease_settles_nothing_and_begins_again(start_
     results = [tasks.write_atomically.enqueue(f"line {n}", n) for n in range(200)]
     slow = tasks.sleep.map([0.3] * 4)
     first = start_worker(LEASE_SECONDS=2).ready()
-    second = start_worker(LEASE_SECONDS=2).ready()
     wait_for(lambda: Run.objects.running().filter(worker__contains=f"-{first.pid}-").exists(), 30, first.tell)
     first.signal_group(signal.SIGSTOP)
+    # Not before: on a busy machine the first would be done by the time that the second is there.
+    second = start_worker(LEASE_SECONDS=2).ready()
     # A child that was stopped between its settlement and its COMMIT still holds that row: at most two.
     wait_for(lambda: Worker.objects.filter(pid=first.pid).exclude(lost_at=None).exists(), 30, second.tell)
     wait_for(lambda: Run.objects.finished().count() >= 202, 30, second.tell)
