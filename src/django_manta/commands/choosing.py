@@ -77,6 +77,11 @@ def run_ids(texts: Iterable[str]) -> list[UUID]:
     return list(ids)
 
 
+def no_run(run_id: UUID) -> CommandError:
+    """The answer to whoever asks for a run that is not there."""
+    return CommandError(f"There is no run {run_id}: it never was, or retention removed it. See `manta list`.")
+
+
 def states(texts: Sequence[str], allowed: Container[str] = frozenset(State), verb: str = "") -> list[State]:
     """The states that ``--state`` names, in any case, one or several with commas between them."""
     chosen = []

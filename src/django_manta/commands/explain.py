@@ -8,7 +8,7 @@ where it stands.
 import argparse
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import BaseCommand
 
 from django_manta.commands import choosing, explaining
 from django_manta.commands.printing import Printer, add_format
@@ -26,7 +26,7 @@ def handle(command: BaseCommand, options: dict[str, Any]) -> None:
     [run_id] = choosing.run_ids([options["id"]])
     told = explaining.explain(choosing.backend_of(options), run_id)
     if told is None:
-        raise CommandError(f"There is no run {run_id}: it never was, or retention removed it. See `manta list`.")
+        raise choosing.no_run(run_id)
     if printer.wants_json:
         printer.data(told)
         return

@@ -101,7 +101,7 @@ def _centre(backend: MantaBackend, options: dict[str, Any], limit: int) -> list[
         return _runs_of(backend, options["workflow"], limit)
     [run_id] = choosing.run_ids([options["id"]])
     if not around.stances(backend.ledger, [run_id]):
-        raise CommandError(f"There is no run {run_id}: it never was, or retention removed it. See `manta list`.")
+        raise choosing.no_run(run_id)
     return [run_id]
 
 

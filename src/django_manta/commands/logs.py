@@ -49,7 +49,7 @@ def handle(command: BaseCommand, options: dict[str, Any]) -> int:
     backend = choosing.backend_of(options)
     found = backend.ledger.fetch([run_id])
     if not found:
-        raise CommandError(f"There is no run {run_id}: it never was, or retention removed it. See `manta list`.")
+        raise choosing.no_run(run_id)
     source = _source(backend, found[0], options["attempt"])
     log, trouble = _from_ray(source)
     told, text = ("ray", log) if log is not None else ("stored", source.stored)

@@ -10,7 +10,7 @@ import json
 from typing import Any
 from uuid import UUID
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import BaseCommand
 
 from django_manta import payload
 from django_manta.backend import MantaBackend
@@ -41,7 +41,7 @@ def handle(command: BaseCommand, options: dict[str, Any]) -> None:
     backend = choosing.backend_of(options)
     found = backend.ledger.fetch([run_id])
     if not found:
-        raise CommandError(f"There is no run {run_id}: it never was, or retention removed it. See `manta list`.")
+        raise choosing.no_run(run_id)
     [run] = found
     explained = explaining.explain(backend, run_id) if run.state not in ENDS - {State.UPSTREAM_FAILED} else None
     why = "" if explained is None else explained.words
