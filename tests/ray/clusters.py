@@ -49,11 +49,6 @@ def new_cluster_with_dashboard(num_cpus: int = 2) -> tuple[Any, str]:
     return cluster, f"http://{cluster.webui_url}"
 
 
-def has_dashboard() -> bool:
-    """Whether ``ray[default]`` is installed, and not only ``ray``."""
-    return all(find_spec(name) is not None for name in ("aiohttp_cors", "opencensus", "prometheus_client"))
-
-
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

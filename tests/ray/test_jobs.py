@@ -21,14 +21,13 @@ from django_manta.models import Attempt, Run, Worker
 from tests.app import tasks
 from tests.app.models import Ledgerline
 from tests.conftest import DATABASE
-from tests.ray.clusters import SLOW_SECONDS, free_port, has_dashboard, new_cluster_with_dashboard
+from tests.ray.clusters import SLOW_SECONDS, free_port, new_cluster_with_dashboard
 from tests.ray.conftest import PASSED_ON, marked, said
 from tests.worker.conftest import Start, WorkerProcess, ended, outcomes, wait_for
 
-pytestmark = [
-    pytest.mark.skipif(DATABASE == "sqlite", reason="needs postgres: what SQLite does differently is seen elsewhere"),
-    pytest.mark.skipif(not has_dashboard(), reason="needs ray[default]"),
-]
+pytestmark = pytest.mark.skipif(
+    DATABASE == "sqlite", reason="needs postgres: what SQLite does differently is seen elsewhere"
+)
 
 type StartJobs = Callable[..., WorkerProcess]
 
