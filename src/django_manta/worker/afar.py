@@ -12,7 +12,7 @@ import logging
 import os
 import selectors
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -32,6 +32,7 @@ from django_manta.states import Outcome
 from django_manta.text import clean
 from django_manta.worker.adoption import Adoption
 from django_manta.worker.dispatch import Appetite
+from django_manta.worker.elsewhere import Elsewhere
 from django_manta.worker.hosting import Host
 from django_manta.worker.losses import lost
 from django_manta.worker.waiting import Waiting
@@ -46,9 +47,6 @@ HANDFUL_SECONDS = 0.15
 
 #: A foreman keeps what is settled so much longer, and hears of many at a time.
 SETTLED_SECONDS = 0.05
-
-#: What was claimed and cannot be submitted is given back after so long: another worker may reach Ray.
-OVERDUE_SECONDS = 2.0
 
 
 #: How often each foreman is told which runs the ledger says are ours there, in case that something was lost.
@@ -70,12 +68,11 @@ class Abroad:
     alone: bool
 
 
-class OnRay:
+class OnRay(Elsewhere):
     """See hosting.Runner."""
 
-    recovers = True
-
     def __init__(self, host: Host, selector: selectors.BaseSelector, backend: Any, name_of_settings: str) -> None:
+        super().__init__()
         config: Config = backend.config
         given = config.ray
         self.host = host
@@ -100,23 +97,17 @@ class OnRay:
         )
         self.durations = Durations(steady=True)
         self.cpus = 1.0
-        self.backlog: deque[Flight] = deque()
         self.abroad: dict[int, Abroad] = {}
         #: How many there are of each task that ask for something special and have not begun.
         self.queued: Counter[str] = Counter()
         #: Heard to have ended, by whom, and under which key; the foreman keeps them until the ledger has them.
         self.unsettled: dict[int, tuple[str, str]] = {}
-        #: The foremen that can be spoken to, and all that this identity ever knew, by name and incarnation.
+        #: The foremen that can be spoken to, by name, and their incarnations.
         self.reached: dict[str, str] = {}
-        self.known: list[tuple[str, str]] = []
-        self.recorded = True
         self.adoption = Adoption(self, backend)
         self.waiting = Waiting(self, given["PENDING_SECONDS"])
-        self.stopping = False
         self._worker = ""
         self._introduced = False
-        self._away_since: float | None = None
-        self._away_words = ""
         #: Whom to give the answers to what was asked.
         self._questions: dict[int, Callable[[dict[str, Any]], None]] = {}
         self._numbers = count(1)
@@ -147,12 +138,6 @@ class OnRay:
         """Say who we are: an envoy that has just been started, or under which identity we begin anew."""
         self._worker, self._introduced = self.host.id, True
         self.envoy.send(["open", self._worker, self.home])
-
-    def stop(self) -> list[Flight]:
-        self.stopping = True
-        left = list(self.backlog)
-        self.backlog.clear()
-        return left
 
     def interrupt(self, kill_at: float) -> None:
         if self.outlives_worker:
@@ -219,19 +204,6 @@ class OnRay:
         overall = self.durations.overall
         return 1 if overall is None else min(window // 4, int(HANDFUL_SECONDS / max(overall, 1e-6)))
 
-    def next_appetite(self, now: float) -> float | None:
-        return None
-
-    def take_on(self, flights: Sequence[Flight]) -> None:
-        self.backlog.extend(flights)
-
-    def take_back(self, flights: Sequence[Flight], now: float) -> None:
-        self.backlog.extendleft(reversed(flights))
-
-    @property
-    def waits(self) -> bool:
-        return bool(self.backlog)
-
     def dispatch(self) -> None:
         """Everything that waits, in one message."""
         if self.backlog and self.is_ready:
@@ -292,13 +264,6 @@ class OnRay:
             self.queued[task] -= 1
             if not self.queued[task]:
                 del self.queued[task]
-
-    def overdue(self, now: float) -> list[Flight]:
-        if not self.backlog or self.is_ready:
-            return []
-        overdue = [flight for flight in self.backlog if now - flight.waiting_since > OVERDUE_SECONDS]
-        self.backlog = deque(flight for flight in self.backlog if flight not in overdue)
-        return overdue
 
     def tend(self, now: float) -> float | None:
         times = [self.envoy.tend(now)]
@@ -372,14 +337,8 @@ class OnRay:
             return None
         if not self.recorded and ledger.know_foremen(self._worker, self.known):
             self.recorded = True
-        self.waiting.talk(ledger, self._worker, self._away_words)
+        self.waiting.talk(ledger, self._worker, self.away)
         return self.adoption.talk(ledger, now)
-
-    def meet(self, name: str, incarnation: str) -> None:
-        """We may have runs there from now on: the worker's row must say so first."""
-        if (name, incarnation) not in self.known:
-            self.known.append((name, incarnation))
-            self.recorded = False
 
     # -- what the envoy tells --------------------------------------------------------------------
 
@@ -445,7 +404,7 @@ class OnRay:
         elif kind == "gone":
             self._lost(*body)
         elif kind == "away":
-            self._away(body[0])
+            self._is_away(body[0])
         elif kind == "refused":
             logger.error("The foreman %s refuses this worker: %s.", *body)
             self.reached.pop(body[0], None)
@@ -455,18 +414,10 @@ class OnRay:
         self._questions.clear()
         self.waiting.forget()
         self._introduced = False
-        self._away("The process that spoke with it ended.")
-
-    def _away(self, why: str) -> None:
-        if self._away_since is None and not self.stopping:
-            self._away_since = time.monotonic()
-            self._away_words = f"Ray is away: {why}"
-            logger.warning("Ray is away: %s", why)
+        self._is_away("The process that spoke with it ended.")
 
     def _found(self, name: str, incarnation: str, cpus: float) -> None:
-        if self._away_since is not None:
-            logger.info("Ray is back after %.1f s.", time.monotonic() - self._away_since)
-            self._away_since, self._away_words = None, ""
+        self._is_back()
         self.cpus = cpus
         if name == self.home:
             self._open_failed = 0
@@ -489,7 +440,7 @@ class OnRay:
                 logger.warning("The foreman %s is gone; starting another.", name)
             self._open_failed += 1
             if self._open_failed >= OPEN_TIMES:
-                self._away(f"no foreman can be started there. {why}".strip())
+                self._is_away(f"no foreman can be started there. {why}".strip())
             self._open_at = time.monotonic() + min(OPEN_SECONDS_MOST, OPEN_SECONDS * 2 ** (self._open_failed - 1))
 
     def _give_up(self, name: str, living: str | None) -> None:

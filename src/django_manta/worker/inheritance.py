@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("django_manta")
 
+#: In the place of a foreman in a worker's row: there is none, only sessions of Ray.
+FOREMAN = "jobs"
+
 
 @dataclass(slots=True, eq=False)
 class Case:
@@ -81,7 +84,7 @@ class Inheritance:
         if case is not None:
             case.answered, case.session, case.found = True, session, found
             # We may have a job there from now on.
-            self.runner.meet(session)
+            self.runner.meet(FOREMAN, session)
 
     # -- deciding --------------------------------------------------------------------------------
 

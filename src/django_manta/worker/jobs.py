@@ -12,7 +12,6 @@ import shlex
 import sys
 import sysconfig
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -32,15 +31,13 @@ from django_manta.text import clean
 from django_manta.worker import conclusions
 from django_manta.worker.clerk import Clerk
 from django_manta.worker.dispatch import Appetite
+from django_manta.worker.elsewhere import Elsewhere
 from django_manta.worker.hosting import Host
-from django_manta.worker.inheritance import Inheritance
+from django_manta.worker.inheritance import FOREMAN, Inheritance
 from django_manta.worker.losses import lost
 from django_manta.worker.waiting import has_expired, in_vain
 
 logger = getLogger("django_manta")
-
-#: What was claimed and cannot be submitted is given back after so long: another worker may reach Ray.
-OVERDUE_SECONDS = 2.0
 
 #: How often one looks for jobs that should have begun, or ended, by now.
 LOOK_SECONDS = 1.0
@@ -64,13 +61,13 @@ class Job:
     given_up: bool = False
 
 
-class RayJobs:
+class RayJobs(Elsewhere):
     """See hosting.Runner."""
 
-    recovers = True
     outlives_worker = True
 
     def __init__(self, host: Host, selector: selectors.BaseSelector, backend: Any, name_of_settings: str) -> None:
+        super().__init__()
         config: Config = backend.config
         self.host = host
         self.config = config
@@ -78,18 +75,12 @@ class RayJobs:
         self.url: str = config.ray["DASHBOARD"]
         self.settings = name_of_settings
         self.clerk = Clerk(dashboard.Dashboard(self.url))
-        self.backlog: deque[Flight] = deque()
         self.jobs: dict[str, Job] = {}
-        #: Ray's session, if it can be spoken to, and all that this identity ever gave a job to.
+        #: Ray's session, if it can be spoken to.
         self.session = ""
-        self.known: list[tuple[str, str]] = []
-        self.recorded = True
-        self.stopping = False
         self.inheritance = Inheritance(self, backend)
         self._worker = ""
         self._look_at = 0.0
-        self._away_since: float | None = None
-        self._trouble = ""
         self._told: dict[str, str] = {}
 
     @property
@@ -107,12 +98,6 @@ class RayJobs:
         self._worker = self.host.id
         self.selector.register(self.clerk.woken, selectors.EVENT_READ, self._hear)
         self.clerk.start()
-
-    def stop(self) -> list[Flight]:
-        self.stopping = True
-        left = list(self.backlog)
-        self.backlog.clear()
-        return left
 
     def interrupt(self, kill_at: float) -> None:
         """What runs goes on, for a successor to settle."""
@@ -145,19 +130,6 @@ class RayJobs:
     def appetite(self, queues: Sequence[str], now: float) -> list[Appetite]:
         free = self.slots - len(self.jobs) - len(self.backlog)
         return [Appetite(free, queues)] if free > 0 and self.is_ready and not self.stopping and queues else []
-
-    def next_appetite(self, now: float) -> float | None:
-        return None
-
-    def take_on(self, flights: Sequence[Flight]) -> None:
-        self.backlog.extend(flights)
-
-    def take_back(self, flights: Sequence[Flight], now: float) -> None:
-        self.backlog.extendleft(reversed(flights))
-
-    @property
-    def waits(self) -> bool:
-        return bool(self.backlog)
 
     def dispatch(self) -> None:
         while self.backlog and self.is_ready:
@@ -198,13 +170,6 @@ class RayJobs:
         made = any(key in environment for key in ("pip", "uv", "conda", "image_uri"))
         return given or ("python" if made else sys.executable)
 
-    def overdue(self, now: float) -> list[Flight]:
-        if not self.backlog or self.is_ready:
-            return []
-        overdue = [flight for flight in self.backlog if now - flight.waiting_since > OVERDUE_SECONDS]
-        self.backlog = deque(flight for flight in self.backlog if flight not in overdue)
-        return overdue
-
     def tend(self, now: float) -> float | None:
         if self._worker != self.host.id:
             self._begin_anew()
@@ -217,7 +182,7 @@ class RayJobs:
         self._worker = self.host.id
         self.known, self.recorded, self._told = [], True, {}
         if self.session:
-            self.meet(self.session)
+            self.meet(FOREMAN, self.session)
 
     def _look(self, now: float) -> None:
         for name, job in self.jobs.items():
@@ -266,18 +231,12 @@ class RayJobs:
 
     def _troubles(self, now: float) -> dict[str, str]:
         """What keeps all runs, or some, from being executed."""
-        troubles = {"": self._trouble} if self._trouble else {}
+        troubles = {"": self.away} if self.away else {}
         for job in self.jobs.values():
             flight = job.flight
             if flight.started_at is None and now - flight.waiting_since > TOLD_SECONDS:
                 troubles[str(flight.claim.id)] = f"Ray has not begun its job. {job.words}".strip()
         return troubles
-
-    def meet(self, session: str) -> None:
-        """We may have jobs there from now on: the worker's row must say so first."""
-        if ("jobs", session) not in self.known:
-            self.known.append(("jobs", session))
-            self.recorded = False
 
     def adopt(self, flight: Flight) -> None:
         """The ledger says that it is ours now."""
@@ -293,25 +252,17 @@ class RayJobs:
             if word == "session":
                 self._found(body[0])
             elif word == "away":
-                self._away(body[0])
+                self.session = ""
+                self._is_away(body[0])
             elif word in ("found", "missing"):
                 self.inheritance.hear(name, *body)
             elif name in self.jobs:
                 self._heed(word, name, body)
 
     def _found(self, session: str) -> None:
-        if self._away_since is not None:
-            logger.info("Ray is back after %.1f s.", time.monotonic() - self._away_since)
-            self._away_since, self._trouble = None, ""
+        self._is_back()
         self.session = session
-        self.meet(session)
-
-    def _away(self, why: str) -> None:
-        self.session = ""
-        if self._away_since is None and not self.stopping:
-            self._away_since = time.monotonic()
-            self._trouble = f"Ray is away: {why}"
-            logger.warning("Ray is away: %s", why)
+        self.meet(FOREMAN, session)
 
     def _heed(self, word: str, name: str, body: list[Any]) -> None:
         job = self.jobs[name]
