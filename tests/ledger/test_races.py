@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from django_manta.ledger import Claimed, Ledger, Settled, Settlement, fsck
+from django_manta.ledger import Claimed, Ledger, Settled, Settlement, fsck, graph
 from django_manta.states import ENDS, Outcome, State
 from tests.ledger.conftest import OpenLedger
-from tests.ledger.given import HOUR, claimed, enqueue, lose, settlement, sql, the, worker_record
+from tests.ledger.given import HOUR, claimed, dependent, enqueue, lose, settlement, sql, the, worker_record
 
 ROUNDS = 200
 BATCH = 4
@@ -380,3 +380,30 @@ def test_a_verb_that_waited_looks_again(
         wait_until_it_blocks_somebody(other_ledger)
     waits.join(20)
     assert answers == [{run_id: reached} if isinstance(reached, State) else {}]
+
+
+@pytest.mark.postgres
+def test_who_counts_what_a_run_waits_for_sees_what_it_asks_for_meanwhile(
+    ledger: Ledger, other_ledger: Ledger, open_ledger: OpenLedger
+) -> None:
+    """Two have found the same unarmed gate. One was faster: the run is being executed, and asks to wait for more."""
+    [first] = claimed(ledger)
+    [late] = enqueue(ledger, queue="other")
+    run_id = dependent(ledger, first.id)
+    ledger.settle([settlement(first)])
+    [claim] = ledger.claim("worker", ["default"], 1)
+    assert claim.id == run_id
+
+    def arm() -> None:
+        with open_ledger() as own:
+            graph.arm(own, [run_id])
+
+    slower = threading.Thread(target=arm)
+    with other_ledger.session.transaction():
+        other_ledger.settle([settlement(claim, Outcome.DEFERRED, State.WAITING, after=(late,))])
+        slower.start()
+        wait_until_it_blocks_somebody(other_ledger)
+    slower.join(20)
+    graph.arm_leftovers(ledger)
+    assert the(ledger, run_id).state is State.WAITING
+    assert fsck.check(ledger) == []

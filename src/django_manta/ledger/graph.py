@@ -217,7 +217,7 @@ def _arm(ledger: "Ledger", ids: Sequence[UUID], new: bool, sure: bool) -> tuple[
         ledger.session.rows("arm_gates", {**params, "locked": _listed(ledger, locked)})
         passed, told = _let_pass(ledger, ids, reopening=True)
         passed |= refused
-        passed.locked = len(locked)
+        passed.locked = len(set(locked).difference(ids))
         return passed, [*heralds, *told]
 
 
