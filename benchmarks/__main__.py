@@ -22,8 +22,9 @@ MEASUREMENTS = (
     "dependents",
 )
 
-#: Measured when they are asked for by name, because they need what not everybody has installed; and their modules.
-OPTIONAL = {"ray": "on_ray"}
+#: Measured when they are asked for by name, because they take minutes, or need what not everybody has installed; and
+#: their modules.
+OPTIONAL = {"ray": "on_ray", "xmin": "xmin"}
 
 DESCRIPTION = """\
 Measure django-manta against the plain limits of the same machine, in the same run, taking turns.
@@ -46,7 +47,8 @@ measurements:
   memory      the growth of the control process over 200,000 runs
   workflows   a hop of a chain against a pickup, a map and its join against a drain, an edge to what is running
   dependents  the transactions that tell 100,000 runs how the one ended that they wait for
-  ray         only when asked for: a worker with the runner `ray` against plain Ray tasks"""
+  ray         only when asked for: a worker with the runner `ray` against plain Ray tasks
+  xmin        only when asked for: a drain while a transaction stays open, against the same without"""
 
 
 def parse(argv: list[str]) -> argparse.Namespace:

@@ -191,6 +191,8 @@ class Run(models.Model):
                 ),
             ),
             models.Index("worker", name="manta_run_owned", condition=models.Q(state__in=["RUNNING", "CANCELLING"])),
+            # Asked for once a second. In the one above are also the entries of all that a worker did lately.
+            models.Index("worker", name="manta_run_cancelling", condition=models.Q(state="CANCELLING")),
             # Retention reads one state oldest first; so does a person looking for what failed.
             models.Index(
                 "state",

@@ -21,6 +21,20 @@ CLAIM = {"worker": "worker", "queues": QUEUES, "limit": BATCH, "horizon": None, 
 #: The same of one queue, for which PostgreSQL has a statement of its own.
 LINE = {"worker": "worker", "queue": QUEUES[0], "limit": BATCH, "horizon": None, "not_tasks": []}
 
+#: And from behind marks, of which there is one in the middle of the queue.
+BEHIND = {
+    "worker": "worker",
+    "queue": QUEUES[0],
+    "limit": BATCH,
+    "parts": json.dumps(
+        [
+            {"below": None, "above": 1},
+            {"priority": 1, "deadline": "2000-01-01", "id": "0" * 32},
+            {"below": 1, "above": None},
+        ]
+    ),
+}
+
 NOBODY = new_run_id()
 IDS = [new_run_id().hex for _ in range(BATCH)]
 
@@ -28,6 +42,7 @@ IDS = [new_run_id().hex for _ in range(BATCH)]
 ASKED: dict[str, dict[str, Any]] = {
     "claim": CLAIM,
     "claim_line": LINE,
+    "claim_behind": BEHIND,
     "promote": {"limit": 1_000, "ahead": 0.0},
     "next_due": {},
     "expire": {"limit": 1_000},
@@ -150,7 +165,7 @@ def test_nothing_costs_more_because_a_million_runs_wait(backlog: Ledger, subtest
         if statistics == "fresh" and not generic:
             sql(backlog, "ANALYZE manta_run")
         case = {"statistics": statistics, "generic": generic}
-        for name, queues in (("claim", len(QUEUES)), ("claim_line", 1)):
+        for name, queues in (("claim", len(QUEUES)), ("claim_line", 1), ("claim_behind", 1)):
             with subtests.test("a claim reads no more than batch × queues", statement=name, **case):
                 found = scans(backlog, name, ASKED[name], generic=generic, run=True)
                 assert {scan["Node Type"] for scan in found} <= {"Index Scan", "Index Only Scan", "Bitmap Heap Scan"}
@@ -171,7 +186,8 @@ def test_nothing_costs_more_because_a_million_runs_wait(backlog: Ledger, subtest
 @pytest.mark.sqlite
 @pytest.mark.django_db
 @pytest.mark.parametrize(
-    "name", [*(name for name in ASKED if name != "claim_line"), "settle_attempts", "delete_attempts"]
+    "name",
+    [*(name for name in ASKED if name not in ("claim_line", "claim_behind")), "settle_attempts", "delete_attempts"],
 )
 def test_no_statement_reads_the_table_from_end_to_end(name: str) -> None:
     asked = {"settle_attempts": ASKED["settle"], "delete_attempts": ASKED["delete"]}.get(name, ASKED.get(name, {}))

@@ -168,11 +168,12 @@ def test_a_statement_is_prepared_anew_where_its_connection_is_another(own: Ledge
 
 def test_a_claim_returns_the_same_from_one_queue_and_from_several() -> None:
     """Column by column: what is claimed is read by place."""
-    one, several = (statement("postgres", name).partition("RETURNING")[2] for name in ("claim_line", "claim"))
-    assert one == several != ""
+    names = ("claim", "claim_line", "claim_behind")
+    [returned] = {statement("postgres", name).partition("RETURNING")[2] for name in names}
+    assert returned
 
 
-@pytest.mark.parametrize("name", ["claim", "claim_line", "settle", "enqueue"])
+@pytest.mark.parametrize("name", ["claim", "claim_line", "claim_behind", "settle", "enqueue"])
 @pytest.mark.postgres
 def test_what_is_said_often_is_short_enough_for_psycopg_to_remember(name: str) -> None:
     from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH

@@ -7,6 +7,8 @@ database's clock decides everywhere; no method takes the time of the calling mac
 
 import contextlib
 import logging
+import math
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -20,6 +22,7 @@ from django.db import DatabaseError, DataError, IntegrityError
 from django_manta import text
 from django_manta.exceptions import WrongKey
 from django_manta.ledger import rows
+from django_manta.ledger.marks import Marks
 from django_manta.ledger.records import (
     AttemptRecord,
     Claimed,
@@ -95,14 +98,15 @@ class Ledger:
         *,
         horizon: float | None = None,
         not_tasks: Sequence[str] = (),
+        marks: Marks | None = None,
     ) -> list[Claimed]:
         """
         Take up to ``limit`` ready runs of ``queues`` for ``worker``, in one statement.
 
         The queues take turns, so that none starves another; within a queue it is priority, then
         deadline, then first come. With ``horizon``, only runs whose deadline is within so many
-        seconds; with ``not_tasks``, none of these tasks. A second statement fetches history only for runs
-        that have any.
+        seconds; with ``not_tasks``, none of these tasks. ``marks`` are the worker's, who begins behind them while
+        there is a backlog. A second statement fetches history only for runs that have any.
         """
         if not queues or limit < 1:
             return []
@@ -112,11 +116,11 @@ class Ledger:
             "horizon": horizon,
             "not_tasks": self.dialect.listing(not_tasks),
         }
-        if len(queues) == 1 and self.dialect.name == "postgres":
-            taken = self.session.rows("claim_line", {**params, "queue": queues[0]})
+        if marks is None or horizon is not None or not_tasks or self.dialect.name != "postgres":
+            # What is passed over is still there: no mark may go behind it.
+            claims = self._claim(queues, params, limit)
         else:
-            taken = self.session.rows("claim", {**params, "queues": self.dialect.listing(queues)})
-        claims = [rows.claimed(self.dialect, row) for row in taken]
+            claims = self._claim_behind(queues, params, limit, marks)
         tried = [claim.id for claim in claims if claim.attempts > 1]
         if tried:
             claims = rows.with_history(claims, self.history(tried))
@@ -126,6 +130,37 @@ class Ledger:
         if called_again:
             claims = graph.with_laters(self, claims, called_again)
         return rows.in_turns(claims, queues)
+
+    def _claim(self, queues: Sequence[str], params: dict[str, Any], limit: int) -> list[Claimed]:
+        params = {**params, "limit": limit}
+        if len(queues) == 1 and self.dialect.name == "postgres":
+            taken = self.session.rows("claim_line", {**params, "queue": queues[0]})
+        else:
+            taken = self.session.rows("claim", {**params, "queues": self.dialect.listing(queues)})
+        return [rows.claimed(self.dialect, row) for row in taken]
+
+    def _claim_behind(self, queues: Sequence[str], params: dict[str, Any], limit: int, marks: Marks) -> list[Claimed]:
+        """From behind the marks; from all of the queues when that is due, or gives less than was asked for."""
+        claims: list[Claimed] = []
+        if marks.hold(queues):
+            # What one queue cannot fill is left to the others.
+            wanted = list(queues)
+            while wanted and len(claims) < limit:
+                queue = wanted.pop(0)
+                share = math.ceil((limit - len(claims)) / (len(wanted) + 1))
+                asked = {"worker": params["worker"], "queue": queue, "limit": share, "parts": marks.parts(queue)}
+                found = [rows.claimed(self.dialect, row) for row in self.session.rows("claim_behind", asked)]
+                marks.took(found)
+                claims += found
+                if len(found) == share:
+                    wanted.append(queue)
+        if len(claims) < limit:
+            began = time.monotonic()
+            claims += self._claim(queues, params, limit - len(claims))
+            marks.looked(time.monotonic() - began)
+        if len(claims) >= limit:
+            marks.took(claims)
+        return claims
 
     def settle(
         self, settlements: Iterable[Settleable], worker: str | None = None, *, recovering: bool = False

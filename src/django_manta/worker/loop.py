@@ -29,6 +29,7 @@ from django_manta.execution.admission import backend_of, resolve
 from django_manta.execution.runners.flights import Died, Flight
 from django_manta.execution.runners.processes import Recycle
 from django_manta.ledger import Claimed, Ledger, Settleable, Settlement, WorkerRecord, Written, house, own_session
+from django_manta.ledger.marks import Marks
 from django_manta.ledger.session import STATEMENT_TIMEOUT_SECONDS
 from django_manta.ringing import CANCEL, DEBOUNCE_SECONDS, UNKNOWN
 from django_manta.states import CHARGED, ENDS, Outcome, State
@@ -102,6 +103,7 @@ class Worker:
         self._must_reconcile = False
         self._reconcile_at = float("inf")
         self._hungry = True
+        self._marks = Marks()
         self._look_at = 0.0
         self._due_at: float | None = None
         self._look_again_at: float | None = None
@@ -358,7 +360,8 @@ class Worker:
         """One statement tells all that may have changed: what is due, ready, to be cancelled, who is gone."""
         if not self.backend.queues and not self.given.queues:
             self._hear_of(self._ledger.ready_queues())
-        seen = house.look(self._ledger, self.id, self._queues)
+        # Who is hungry anyway need not look for something that is ready, which may be behind much that was.
+        seen = house.look(self._ledger, self.id, [] if self._hungry else self._queues)
         self._look_at = now + LOOK_SECONDS
         self._due_at = None
         if seen.next_due is not None and not self.stop_requested:
@@ -404,7 +407,9 @@ class Worker:
             if limit < 1:
                 continue
             self._must_reconcile = True
-            claims = self._ledger.claim(self.id, want.queues, limit, horizon=want.horizon, not_tasks=want.not_tasks)
+            claims = self._ledger.claim(
+                self.id, want.queues, limit, horizon=want.horizon, not_tasks=want.not_tasks, marks=self._marks
+            )
             self._must_reconcile = False
             self._take_on(claims)
             if len(claims) >= limit:

@@ -1,0 +1,94 @@
+-- Take a batch of ready runs of one queue for a worker, from behind what it took before.
+--
+-- What claim_line.sql does, from given parts of the queue, best first (ledger/marks.py): what is behind the last run of
+-- a priority, and what lies between two priorities. The rest of the index may be full of entries of runs that are
+-- done, which the database has not cleaned up.
+WITH picked AS MATERIALIZED (
+    SELECT head.id
+    FROM json_to_recordset(%(parts)s::json) AS part (
+        below integer,
+        above integer,
+        priority integer,
+        deadline timestamp with time zone,
+        id uuid
+    )
+    CROSS JOIN LATERAL (
+        SELECT behind.id
+        FROM (
+            SELECT run.id
+            FROM manta_run AS run
+            WHERE
+                part.priority IS NOT NULL
+                AND run.state = 'READY'
+                AND run.queue = %(queue)s
+                AND run.priority = part.priority
+                AND (run.deadline, run.id) > (part.deadline, part.id)
+                AND (run.expires_at IS NULL OR run.attempts > 0 OR run.expires_at > statement_timestamp())
+            ORDER BY run.deadline, run.id
+            LIMIT %(limit)s
+            FOR NO KEY UPDATE SKIP LOCKED
+        ) AS behind
+        UNION ALL
+        SELECT between_marks.id
+        FROM (
+            SELECT run.id
+            FROM manta_run AS run
+            WHERE
+                part.priority IS NULL
+                AND run.state = 'READY'
+                AND run.queue = %(queue)s
+                AND run.priority < COALESCE(part.below, 32767)
+                AND run.priority > COALESCE(part.above, -32768)
+                AND (run.expires_at IS NULL OR run.attempts > 0 OR run.expires_at > statement_timestamp())
+            ORDER BY run.priority DESC, run.deadline, run.id
+            LIMIT %(limit)s
+            FOR NO KEY UPDATE SKIP LOCKED
+        ) AS between_marks
+    ) AS head
+    WHERE
+        NOT EXISTS (
+            SELECT FROM manta_queue AS queue
+            WHERE queue.name = %(queue)s AND queue.paused_at IS NOT NULL
+        )
+        -- What a worker takes after its lease was lost would only have to be recovered.
+        AND NOT EXISTS (
+            SELECT FROM manta_worker AS worker
+            WHERE worker.id = %(worker)s AND worker.lost_at IS NOT NULL
+        )
+    LIMIT %(limit)s
+)
+UPDATE manta_run AS run
+SET
+    state = 'RUNNING',
+    worker = %(worker)s,
+    token = nextval('manta_attempt_token_seq'),
+    attempts = run.attempts + 1,
+    started_at = COALESCE(run.started_at, statement_timestamp()),
+    last_attempted_at = statement_timestamp()
+WHERE run.id = ANY(ARRAY(SELECT picked.id FROM picked))
+RETURNING
+    run.id,
+    run.token,
+    run.task,
+    run.backend,
+    run.queue,
+    run.priority,
+    run.arguments,
+    run.overrides,
+    run.signature,
+    run.metadata::text,
+    run.enqueued_at,
+    run.run_after,
+    run.deadline,
+    run.expires_at,
+    run.started_at,
+    run.last_attempted_at,
+    run.attempts,
+    run.failures,
+    run.crashes,
+    run.losses,
+    run.worker,
+    EXTRACT(EPOCH FROM statement_timestamp() - run.refused_at)::double precision,
+    run.suspect,
+    run.refs,
+    run.workflow_id::text

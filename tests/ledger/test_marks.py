@@ -1,0 +1,117 @@
+"""Claims that begin behind what was taken before: the same runs, in the same order, and none is forgotten."""
+
+import random
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+
+from django_manta.ledger import Claimed, Ledger, marks
+from django_manta.states import Outcome, State
+from tests.ledger.given import enqueue, lose, settlement, sql
+
+pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture
+def mine(monkeypatch: pytest.MonkeyPatch) -> marks.Marks:
+    """Marks that hold until a batch is not full."""
+    monkeypatch.setattr(marks, "REST_SECONDS", 1_000.0)
+    return marks.Marks()
+
+
+def take(ledger: Ledger, mine: marks.Marks, limit: int) -> list[Claimed]:
+    return ledger.claim("worker", ["default"], limit, marks=mine)
+
+
+def ids(claims: list[Claimed]) -> list[UUID]:
+    return [claim.id for claim in claims]
+
+
+def test_everything_is_taken_once_and_in_order(ledger: Ledger, mine: marks.Marks) -> None:
+    dice = random.Random(7)
+    wanted = []
+    for _ in range(60):
+        priority, hours = dice.choice([-5, 0, 0, 0, 3]), dice.randrange(4)
+        [run_id] = enqueue(ledger, priority=priority, deadline=timedelta(days=1, hours=hours))
+        wanted.append((-priority, hours, run_id))
+    found: list[UUID] = []
+    while claims := take(ledger, mine, 7):
+        found += sorted(ids(claims), key=[run_id for *_, run_id in sorted(wanted)].index)
+    assert found == [run_id for *_, run_id in sorted(wanted)]
+
+
+def test_what_comes_before_the_mark_by_priority_is_taken_first(ledger: Ledger, mine: marks.Marks) -> None:
+    enqueue(ledger, 10)
+    take(ledger, mine, 4)
+    [urgent] = enqueue(ledger, priority=9)
+    [modest] = enqueue(ledger, priority=-9)
+    assert urgent in ids(take(ledger, mine, 1))
+    [urgent_again] = enqueue(ledger, priority=9)
+    assert ids(take(ledger, mine, 1)) == [urgent_again]
+    assert len(take(ledger, mine, 6)) == 6
+    assert ids(take(ledger, mine, 1)) == [modest]
+
+
+def test_what_comes_back_behind_the_mark_is_found_when_a_batch_is_not_full(ledger: Ledger, mine: marks.Marks) -> None:
+    enqueue(ledger, 10)
+    first = take(ledger, mine, 4)
+    back = [settlement(claim, outcome=Outcome.RETURNED, next_state=State.READY) for claim in first]
+    assert len(ledger.settle(back, "worker").moved) == 4
+    # The marks are behind them.
+    assert not set(ids(first)) & set(ids(take(ledger, mine, 4)))
+    assert set(ids(first)) <= set(ids(take(ledger, mine, 20)))
+
+
+def test_and_after_a_while_in_any_case(ledger: Ledger, mine: marks.Marks, monkeypatch: pytest.MonkeyPatch) -> None:
+    enqueue(ledger, 20)
+    [first, *_] = take(ledger, mine, 4)
+    ledger.settle([settlement(first, outcome=Outcome.RETURNED, next_state=State.READY)], "worker")
+    assert first.id not in ids(take(ledger, mine, 2))
+    monkeypatch.setattr(marks.time, "monotonic", lambda: 1e9)
+    assert first.id in ids(take(ledger, mine, 2))
+
+
+def test_whatever_is_passed_over_is_left_before_the_mark(ledger: Ledger, mine: marks.Marks) -> None:
+    [other] = enqueue(ledger, task="tests.app.tasks.fail")
+    enqueue(ledger, 10)
+    for _ in range(2):
+        ledger.claim("worker", ["default"], 2, not_tasks=["tests.app.tasks.fail"], marks=mine)
+    assert other in ids(take(ledger, mine, 1))
+
+
+def test_a_pause_and_a_lost_lease_hold_behind_a_mark_as_well(ledger: Ledger, mine: marks.Marks) -> None:
+    enqueue(ledger, 10)
+    assert len(take(ledger, mine, 2)) == 2
+    sql(ledger, "INSERT INTO manta_queue (name, paused_at) VALUES ('default', statement_timestamp())")
+    assert take(ledger, mine, 2) == []
+    sql(ledger, "DELETE FROM manta_queue")
+    assert len(take(ledger, mine, 2)) == 2
+    lose(ledger, "worker")
+    assert take(ledger, mine, 2) == []
+
+
+def test_very_many_priorities_are_not_marked(mine: marks.Marks, ledger: Ledger) -> None:
+    for priority in range(marks.PRIORITIES + 2):
+        enqueue(ledger, priority=priority)
+    enqueue(ledger, 3, priority=-1)
+    assert len(take(ledger, mine, marks.PRIORITIES + 2)) == marks.PRIORITIES + 2
+    assert not mine.hold(["default"])
+
+
+def test_queues_take_turns_behind_their_marks(ledger: Ledger, mine: marks.Marks) -> None:
+    for queue, count in (("much", 60), ("little", 12), ("none", 0)):
+        enqueue(ledger, count, queue=queue)
+    queues = ["much", "little", "none"]
+    taken = []
+    for _ in range(4):
+        claims = ledger.claim("worker", queues, 10, marks=mine)
+        assert len(claims) == 10
+        taken.append(sum(claim.queue == "little" for claim in claims))
+        assert mine.hold(queues)
+    # A third at least, as long as there are some, and no more than half.
+    assert taken[0] == 5
+    assert sum(taken) == 12
+    assert all(3 <= few <= 6 for few in taken[:2])
+    [late] = enqueue(ledger, queue="none")
+    assert late in ids(ledger.claim("worker", queues, 10, marks=mine))
