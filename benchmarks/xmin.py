@@ -22,7 +22,7 @@ ROWS_A_SECOND = 9_000
 def figures(*, rounds: int, quick: bool, rows: int | None) -> Iterator[Figure]:
     seconds = QUICK_SECONDS if quick else SECONDS
     with working.worker(QUEUE) as worker:
-        calm = _rate(worker, 3 * END_SECONDS, rows)
+        calm = _rate(worker, 2 * END_SECONDS, rows)
         with _held():
             held = _rate(worker, seconds, rows)
     yield Figure(
@@ -51,10 +51,12 @@ def _rate(worker: working.Command, seconds: float, rows: int | None) -> float:
     missing = rows or int(seconds * ROWS_A_SECOND)
     task = tasks.resize.using(queue_name=QUEUE)
     began = _taken()
+    # It begins when all are there, at its next look.
+    scratch.execute(f"INSERT INTO manta_queue (name, paused_at) VALUES ('{QUEUE}', statement_timestamp())")
     while missing > 0:
-        # In several: a worker begins with the first while the others come.
         working.enqueue(task, [tasks.arguments(number) for number in range(min(missing, 50_000))])
         missing -= 50_000
+    scratch.execute("DELETE FROM manta_queue")
     time.sleep(max(0.0, seconds - END_SECONDS))
     before, at = _taken(), time.monotonic()
     time.sleep(END_SECONDS)
