@@ -8,47 +8,46 @@ import signal
 import sys
 import time
 from importlib import import_module
+from typing import TYPE_CHECKING
 
-STORMS = (
-    "kill",
-    "stop",
-    "deploy",
-    "postgres",
-    "cancel-race",
-    "mergesort",
-    "edges",
-    "ray-adoption",
-    "ray-faults",
-    "ray-away",
-)
+if TYPE_CHECKING:
+    from chaos.world import Report, Weather
+
+#: Every storm, a module of the same name, and what it does.
+STORMS = {
+    "kill": "two workers, one of them killed (-9) every second until 2,000 runs are done",
+    "stop": "workers stopped past their lease, continued, and killed, during 1,000 atomic runs",
+    "deploy": "SIGTERM to a worker, to its group, and Ctrl-C, with 500 runs under way and a successor starting",
+    "postgres": "a server restarted three times, away for 60 s, its connections cut for 20 s; 10,000 runs each",
+    "cancel-race": "1,000 runs, each cancelled at a random moment while it waits, runs or ends",
+    "mergesort": "2,000 numbers sorted by `examples/workflows`, ten times, a worker killed (-9) every 200 executions",
+    "edges": "8 processes adding 20,000 edges to runs that 4 workers are finishing",
+    "ray-adoption": "50 runs of 10 s on Ray; their worker killed (-9), stopped, and followed by another release",
+    "ray-faults": "processes, a node, the foreman and the head of a Ray cluster killed during 1,000 runs each",
+    "ray-away": "a Ray that comes late, and is away for 90 s in the middle of 1,000 runs",
+}
 
 DESCRIPTION = """\
 Start real workers, kill, stop and cut them off in the middle of their work, and count what was lost.
 Needs a PostgreSQL server in DATABASE_URL, where it creates a scratch database and drops it again:
     python scripts/postgres.py run -- python -m chaos"""
 
-EPILOG = """\
-storms:
-  kill         two workers, one of them killed (-9) every second until 2,000 runs are done
-  stop         workers stopped past their lease, continued, and killed, during 1,000 atomic runs
-  deploy       SIGTERM to a worker, to its group, and Ctrl-C, with 500 runs under way and a successor starting
-  postgres     a server restarted three times, away for 60 s, its connections cut for 20 s; 10,000 runs each
-  cancel-race  1,000 runs, each cancelled at a random moment while it waits, runs or ends
-  mergesort    2,000 numbers sorted by examples/workflows, ten times, a worker killed (-9) every 200 executions
-  edges        8 processes adding 20,000 edges to runs that 4 workers are finishing
-  ray-adoption 50 runs of 10 s on Ray; their worker killed (-9), stopped, and followed by another release
-  ray-faults   processes, a node, the foreman and the head of a Ray cluster killed during 1,000 runs each
-  ray-away     a Ray that comes late, and is away for 90 s in the middle of 1,000 runs
-
+FIGURES = """\
 figures: lost (runs that did not end as promised), fsck (findings), and what each storm counts.
 Exit code 0 if every promise was kept, 1 if not."""
+
+
+def epilog() -> str:
+    width = max(map(len, STORMS))
+    lines = [f"  {name:<{width}}  {does}" for name, does in STORMS.items()]
+    return "\n".join(["storms:", *lines, "", FIGURES])
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m chaos",
         description=DESCRIPTION,
-        epilog=EPILOG,
+        epilog=epilog(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--quick", action="store_true", help="fewer trials and shorter outages: a few minutes")
@@ -57,7 +56,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
         action="append",
         choices=STORMS,
         metavar="NAME",
-        help=f"only this storm; may be repeated ({', '.join(STORMS)})",
+        help="only this storm; may be repeated",
     )
     parser.add_argument(
         "--trials", type=positive, metavar="N", help="trials of each storm (kill: 20, quick 2; others: see above)"
@@ -100,14 +99,9 @@ def rage(options: argparse.Namespace) -> int:
     broken = 0
     with world.scratch():
         for name in options.only or STORMS:
-            began = time.monotonic()
-            report = world.Report()
-            try:
-                import_module(f"chaos.{name.replace('-', '_')}").storm(weather, report)
-            except world.Broken as failure:
-                report.broken.append(str(failure))
+            report, seconds = suffer(name, weather)
             verdict = "BROKEN" if report.broken else "ok"
-            print(f"{name:<12} {report.line()} ({time.monotonic() - began:.0f} s) {verdict}", flush=True)
+            print(f"{name:<12} {report.line()} ({seconds:.0f} s) {verdict}", flush=True)
             for promise in report.broken:
                 print(f"             {promise}", flush=True)
             broken += len(report.broken)
@@ -117,6 +111,19 @@ def rage(options: argparse.Namespace) -> int:
     shutil.rmtree(world.LOGS)
     print("every promise kept")
     return 0
+
+
+def suffer(name: str, weather: "Weather") -> "tuple[Report, float]":
+    """One storm: what it counted and saw broken, and how long it took."""
+    from chaos import world
+
+    began = time.monotonic()
+    report = world.Report()
+    try:
+        import_module(f"chaos.{name.replace('-', '_')}").storm(weather, report)
+    except world.Broken as failure:
+        report.broken.append(str(failure))
+    return report, time.monotonic() - began
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from django.test import override_settings
 from django.utils.module_loading import import_string
 
 import django_manta
+from chaos.__main__ import STORMS
 from django_manta import (
     MantaBackend,
     Outcome,
@@ -342,6 +343,11 @@ def test_every_check_of_fsck_is_documented() -> None:
     listed_once(column(rows, "check"), checks)
     repaired = {code(row["check"]) for row in rows if not row["repair"].startswith("by ")}
     assert repaired == set(fsck.REPAIRABLE)
+
+
+def test_every_storm_is_documented_as_it_is() -> None:
+    rows = table("CONTRIBUTING.md", "Storms")
+    assert [(code(row["storm"]), row["does"]) for row in rows] == list(STORMS.items())
 
 
 def test_every_table_is_documented() -> None:
