@@ -26,6 +26,7 @@ STORMS = {
     "ray-faults": "processes, a node, the foreman and the head of a Ray cluster killed during 1,000 runs each",
     "ray-away": "a Ray that comes late, and is away for 90 s in the middle of 1,000 runs",
     "echoes": "settlements of 20,000 runs sent twice, at once, in another order, and with old tokens among them",
+    "acknowledgements": "connections cut after the commit of a claim, a settlement or an enqueue, before its answer",
 }
 
 DESCRIPTION = """\

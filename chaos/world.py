@@ -35,6 +35,7 @@ LOGS = Path(tempfile.mkdtemp(prefix="manta-chaos-"))
 _TABLES = """
 CREATE TABLE chaos_start (run_id uuid NOT NULL, at timestamptz NOT NULL DEFAULT clock_timestamp());
 CREATE TABLE chaos_effect (run_id uuid NOT NULL, at timestamptz NOT NULL DEFAULT clock_timestamp());
+CREATE TABLE chaos_order (number integer PRIMARY KEY, run_id uuid NOT NULL);
 """
 
 
@@ -195,7 +196,10 @@ def empty() -> None:
 
 def empty_runs() -> None:
     """No runs; whoever works goes on."""
-    run("TRUNCATE manta_run, manta_attempt, manta_dependency, manta_gate, manta_herald, chaos_start, chaos_effect")
+    run(
+        "TRUNCATE manta_run, manta_attempt, manta_dependency, manta_gate, manta_herald,"
+        " chaos_start, chaos_effect, chaos_order"
+    )
 
 
 def run(statement: str) -> None:
