@@ -27,6 +27,7 @@ STORMS = {
     "ray-away": "a Ray that comes late, and is away for 90 s in the middle of 1,000 runs",
     "echoes": "settlements of 20,000 runs sent twice, at once, in another order, and with old tokens among them",
     "acknowledgements": "connections cut after the commit of a claim, a settlement or an enqueue, before its answer",
+    "leaders": "whoever leads stopped until another one does, and continued, 40 times, while runs fall due and expire",
 }
 
 DESCRIPTION = """\

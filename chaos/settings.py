@@ -2,8 +2,19 @@
 
 import json
 import os
+from datetime import timedelta
+from typing import Any
 
 from tests.databases import NOWHERE, parse
+
+
+def options() -> dict[str, Any]:
+    """What a storm wants its workers to be given; JSON knows no durations."""
+    given: dict[str, Any] = json.loads(os.environ.get("MANTA_CHAOS_OPTIONS", "{}"))
+    if "RETENTION" in given:
+        given["RETENTION"] = {state: timedelta(seconds=kept) for state, kept in given["RETENTION"].items()}
+    return given
+
 
 DATABASES = {
     "default": {
@@ -19,6 +30,6 @@ TASKS = {
     "default": {
         "BACKEND": "django_manta.MantaBackend",
         "QUEUES": ["default", "io"],
-        "OPTIONS": json.loads(os.environ.get("MANTA_CHAOS_OPTIONS", "{}")),
+        "OPTIONS": options(),
     }
 }

@@ -76,13 +76,15 @@ class Weather:
 class WorkerProcess:
     """``manage.py manta worker`` as a person would start it, in a process group of its own."""
 
-    def __init__(self, log: Path, flags: Sequence[str], options: Mapping[str, Any]) -> None:
+    def __init__(
+        self, log: Path, flags: Sequence[str], options: Mapping[str, Any], environment: Mapping[str, str]
+    ) -> None:
         self.log = log
         with log.open("a") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "django", "manta", "worker", "--processes", str(SLOTS), *flags],
                 cwd=ROOT,
-                env={**os.environ, "MANTA_CHAOS_OPTIONS": json.dumps(dict(options))},
+                env={**os.environ, **environment, "MANTA_CHAOS_OPTIONS": json.dumps(dict(options))},
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
@@ -135,13 +137,14 @@ class WorkerProcess:
 
 
 @contextmanager
-def workers(**options: Any) -> Iterator[Callable[..., WorkerProcess]]:
+def workers(environment: Mapping[str, str] | None = None, **options: Any) -> Iterator[Callable[..., WorkerProcess]]:
     """Start workers with these OPTIONS; whatever is left of them ends with the block."""
     directory = Path(tempfile.mkdtemp(prefix="workers-", dir=LOGS))
     started: list[WorkerProcess] = []
 
     def start(*flags: str, **more: Any) -> WorkerProcess:
-        worker = WorkerProcess(directory / f"worker-{len(started)}.log", flags, options | more)
+        log = directory / f"worker-{len(started)}.log"
+        worker = WorkerProcess(log, flags, options | more, environment or {})
         started.append(worker)
         return worker
 
@@ -189,8 +192,8 @@ def _on_server(statement: str) -> None:
 
 
 def empty() -> None:
-    """No runs, no workers, no marks."""
-    run("TRUNCATE manta_worker")
+    """No runs, no workers, no leader, no marks."""
+    run("TRUNCATE manta_worker, manta_cluster")
     empty_runs()
 
 
@@ -208,6 +211,10 @@ def run(statement: str) -> None:
 
 
 def look(statement: str, *params: Any) -> list[tuple[Any, ...]]:
+    return named(statement, params)
+
+
+def named(statement: str, params: Sequence[Any] | Mapping[str, Any]) -> list[tuple[Any, ...]]:
     """The rows of a query; once more on a new connection if the old one turned out to be dead."""
     for last in (False, True):
         try:
