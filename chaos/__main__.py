@@ -28,6 +28,7 @@ STORMS = {
     "echoes": "settlements of 20,000 runs sent twice, at once, in another order, and with old tokens among them",
     "acknowledgements": "connections cut after the commit of a claim, a settlement or an enqueue, before its answer",
     "leaders": "whoever leads stopped until another one does, and continued, 40 times, while runs fall due and expire",
+    "clocks": "one worker whose clock is ten minutes fast, then ten minutes slow, while runs fall due and expire",
 }
 
 DESCRIPTION = """\

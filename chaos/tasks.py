@@ -3,6 +3,7 @@
 import asyncio
 import random
 import time
+from datetime import timedelta
 
 from django.db import connection
 
@@ -71,3 +72,21 @@ def meet(context: TaskContext, count: int) -> None:
             if cursor.fetchone()[0] >= count:
                 return
             time.sleep(0.3)
+
+
+@task
+def tell_time() -> float:
+    """By the clock of the machine that it runs on."""
+    return time.time()
+
+
+@task(max_attempts=3, backoff=1.0)
+def fail_twice_later() -> None:
+    """Always fails: its retries are due by the database's clock."""
+    raise ValueError("It fails until its attempts are used up.")
+
+
+@task
+def plan(count: int, seconds: float) -> None:
+    """Enqueues runs that are due in a while: whatever time it is here."""
+    tell_time.using(run_after=timedelta(seconds=seconds)).enqueue_many([((), {})] * count)
