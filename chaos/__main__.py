@@ -29,6 +29,7 @@ STORMS = {
     "acknowledgements": "connections cut after the commit of a claim, a settlement or an enqueue, before its answer",
     "leaders": "whoever leads stopped until another one does, and continued, 40 times, while runs fall due and expire",
     "clocks": "one worker whose clock is ten minutes fast, then ten minutes slow, while runs fall due and expire",
+    "soak": "mixed work for 900 s: kills, stops, deploys, cuts and changes of the leader as the dice fall",
 }
 
 DESCRIPTION = """\
@@ -65,6 +66,12 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--trials", type=positive, metavar="N", help="trials of each storm (kill: 20, quick 2; others: see above)"
     )
+    parser.add_argument(
+        "--seconds",
+        type=positive,
+        metavar="S",
+        help="how long xmin holds (600, quick 60) and soak lasts (900, quick 60)",
+    )
     parser.add_argument("--seed", type=int, metavar="S", help="of the dice: whom to hit, and when (default: any)")
     parser.add_argument("--list", action="store_true", help="name the storms and leave")
     return parser.parse_args(argv)
@@ -98,7 +105,7 @@ def rage(options: argparse.Namespace) -> int:
     from chaos import world
 
     seed = random.randrange(1_000_000) if options.seed is None else options.seed
-    weather = world.Weather(quick=options.quick, seed=seed, trials=options.trials)
+    weather = world.Weather(quick=options.quick, seed=seed, trials=options.trials, seconds=options.seconds)
     print(f"seed {seed}; {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}", flush=True)
     broken = 0
     with world.scratch():

@@ -90,3 +90,13 @@ def fail_twice_later() -> None:
 def plan(count: int, seconds: float) -> None:
     """Enqueues runs that are due in a while: whatever time it is here."""
     tell_time.using(run_after=timedelta(seconds=seconds)).enqueue_many([((), {})] * count)
+
+
+@task
+def double(number: int) -> int:
+    return 2 * number
+
+
+@task
+def total(numbers: list[int]) -> int:
+    return sum(numbers)

@@ -65,9 +65,13 @@ class Weather:
     quick: bool
     seed: int
     trials: int | None = None
+    seconds: float | None = None
 
     def count(self, usual: int, quick: int) -> int:
         return self.trials or (quick if self.quick else usual)
+
+    def lasting(self, usual: float, quick: float) -> float:
+        return self.seconds or (quick if self.quick else usual)
 
 
 # -- workers -----------------------------------------------------------------------------------------

@@ -1,0 +1,269 @@
+"""
+Everything at once, for a while.
+
+Mixed work (plain, atomic, tried again, workflows, cancelled, scheduled, expiring) while dice decide what happens
+next to whom: kill -9, SIGSTOP for a moment or past the lease, SIGTERM with a successor, connections cut, the leader
+stopped. Of every run it is known how it may end, and a witness (witness.py) has seen every move.
+"""
+
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from django.tasks import default_task_backend
+
+from chaos import tasks, witness, world
+from django_manta import value_of
+from django_manta.ringing import CANCEL, ring_after_commit
+
+SOAK_SECONDS = 900.0
+WORKERS = 3
+LEASE_SECONDS = 2
+STOP_TIMEOUT_SECONDS = 3
+TICK_SECONDS = 0.2
+
+#: No more is enqueued while so many have not ended.
+ENOUGH = 2_000
+
+#: Between two faults so many seconds of ordinary work.
+CALM_SECONDS = (0.5, 3.0)
+LIMIT_SECONDS = 120
+
+#: What becomes of a connection, a child or a lease may cost any run an attempt; none shall run out of them.
+OPTIONS = {
+    "LEASE_SECONDS": LEASE_SECONDS,
+    "STOP_TIMEOUT": STOP_TIMEOUT_SECONDS,
+    "TASK_DEFAULTS": {"max_attempts": 50, "max_losses": 1_000, "backoff": 0.2},
+}
+
+_STARTS = """
+SELECT count(*)
+FROM manta_run AS run
+JOIN (SELECT run_id, count(*) AS starts FROM chaos_start GROUP BY run_id) AS marks ON marks.run_id = run.id
+WHERE marks.starts > run.attempts
+"""
+
+_EFFECTS = """
+SELECT count(*)
+FROM manta_run AS run
+WHERE
+    run.task = 'chaos.tasks.mark_effect'
+    AND (SELECT count(*) FROM chaos_effect AS effect WHERE effect.run_id = run.id)
+        <> (run.state = 'SUCCESSFUL')::integer
+"""
+
+
+def storm(weather: world.Weather, report: world.Report) -> None:
+    seconds = weather.lasting(SOAK_SECONDS, 60.0)
+    world.empty()
+    work = Work(random.Random(weather.seed))
+    with (
+        witness.watching(),
+        world.workers({"MANTA_CHAOS_PRUNE_SECONDS": "0.5"}, **OPTIONS) as start,
+    ):
+        faults = Faults(start, work, random.Random(weather.seed + 1))
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            faults.strike()
+        work.quiet = True
+        world.wait_for(lambda: not world.unfinished(), LIMIT_SECONDS, "every run has ended", _explain)
+        faults.leave(report)
+        world.judge_ledger(report)
+        _judge(report, work, faults)
+
+
+def _explain() -> str:
+    return str(world.by_state())
+
+
+def _judge(report: world.Report, work: "Work", faults: "Faults") -> None:
+    crimes = witness.crimes()
+    ended = dict(world.look("SELECT id, state FROM manta_run"))
+    unexpected = [(str(each), ended.get(each)) for each, fate in work.fates.items() if ended.get(each) not in fate]
+    wrong = {
+        "lost": witness.lost() + witness.enqueued() - len(ended),
+        "unexpected_ends": len(unexpected),
+        "wrong_sums": work.wrong_sums(),
+        "effects_not_once": world.number(_EFFECTS),
+        "starts_beyond_attempts": world.number(_STARTS),
+        **crimes,
+    }
+    report.figures = {
+        "runs": witness.enqueued(),
+        "attempts": world.number("SELECT count(*) FROM manta_attempt"),
+        **{name: faults.struck[name] for name in FAULTS},
+        **wrong,
+        "ends": ",".join(f"{state.lower()}:{count}" for state, count in world.by_state().items()),
+        "fsck": report.figures["fsck"],
+    }
+    for name, times in wrong.items():
+        report.expect(not times, f"{times} {name.replace('_', ' ')}")
+    report.expect(not unexpected, f"ended as they may not: {unexpected[:5]}")
+    missing = [name for name in FAULTS if not faults.struck[name]]
+    report.expect(faults.struck.total() < 2 * len(FAULTS) or not missing, f"never happened: {missing}")
+
+
+class Work:
+    """What is enqueued, and how each of it may end."""
+
+    def __init__(self, dice: random.Random) -> None:
+        self.dice = dice
+        self.fates: dict[UUID, set[str]] = {}
+        self.sums: list[tuple[UUID, int]] = []
+        self.quiet = False
+        self._next = 0.0
+
+    def tick(self) -> None:
+        """A little of everything, if it is time."""
+        now = time.monotonic()
+        if self.quiet or now < self._next or world.unfinished() > ENOUGH:
+            return
+        self._next = now + TICK_SECONDS
+        self._add(tasks.mark_start.map([0.001] * 10))
+        self._add(tasks.mark_effect.map([0.002] * 5))
+        self._add(tasks.waver.map([0.3] * 5))
+        soon = timedelta(seconds=self.dice.uniform(0.1, 5.0))
+        self._add(tasks.mark_start.using(run_after=soon).map([0.0] * 5))
+        self._add(tasks.mark_start.using(run_after=soon * 20, expires=soon).map([0.0] * 2), "EXPIRED")
+        self._compute()
+        self._fail()
+        self._cancel()
+
+    def _compute(self) -> None:
+        """A workflow whose answer is known."""
+        numbers = [self.dice.randrange(1_000) for _ in range(5)]
+        parts = tasks.double.map(numbers)
+        total = tasks.total.enqueue(value_of(parts))
+        self._add([*parts, total])
+        self.sums.append((UUID(total.id), 2 * sum(numbers)))
+
+    def _fail(self) -> None:
+        """One that fails for good, and those that wait for it."""
+        bad = tasks.waver.using(max_attempts=1).enqueue(1.0)
+        self._add([bad], "FAILED")
+        self._add([tasks.mark_start.using(after=[bad]).enqueue(0.0)], "UPSTREAM_FAILED")
+        self._add([tasks.mark_start.using(after=[bad], when="all_finished").enqueue(0.0)])
+
+    def _cancel(self) -> None:
+        """Some that have just been enqueued, and what may have been at any stage of its life."""
+        ledger = default_task_backend.ledger  # type: ignore[attr-defined]
+        config = default_task_backend.config  # type: ignore[attr-defined]
+        mine = [UUID(each.id) for each in tasks.mark_start.map([0.05] * 4)]
+        effects = [UUID(each.id) for each in tasks.mark_effect.map([0.02] * 2)]
+        for each in (*mine, *effects):
+            self.fates[each] = {"SUCCESSFUL", "CANCELLED"}
+        if self.dice.random() < 0.5:
+            time.sleep(self.dice.uniform(0.0, 0.05))
+        ledger.cancel([*mine, *effects])
+        ring_after_commit("default", config.cluster, CANCEL)
+
+    def _add(self, results: Iterable[Any], *ends: str) -> None:
+        for each in results:
+            self.fates[UUID(each.id)] = set(ends or ("SUCCESSFUL",))
+
+    def wrong_sums(self) -> int:
+        found = dict(world.look("SELECT id, result FROM manta_run WHERE task = 'chaos.tasks.total'"))
+        return sum(found.get(run_id) != str(value) for run_id, value in self.sums)
+
+
+class Faults:
+    """What happens to the workers, and to whom."""
+
+    def __init__(self, start: Callable[..., world.WorkerProcess], work: Work, dice: random.Random) -> None:
+        self.start = start
+        self.work = work
+        self.dice = dice
+        self.crew = world.fresh_workers(start, WORKERS)
+        self.leaving: list[world.WorkerProcess] = []
+        self.struck: Counter[str] = Counter()
+
+    def strike(self) -> None:
+        """A while of ordinary work, and then a fault."""
+        self._work(self.dice.uniform(*CALM_SECONDS))
+        name = self.dice.choice(list(FAULTS))
+        FAULTS[name](self)
+        self.struck[name] += 1
+
+    def kill(self) -> None:
+        place = self._place()
+        self.crew[place].kill()
+        self._replace(place)
+
+    def pause(self) -> None:
+        """Shorter than the lease."""
+        self._stopped(self.crew[self._place()], self.dice.uniform(0.1, LEASE_SECONDS / 2))
+
+    def stop(self) -> None:
+        """Longer than the lease."""
+        self._stopped(self.crew[self._place()], self.dice.uniform(LEASE_SECONDS + 1, LEASE_SECONDS * 2))
+
+    def change_leader(self) -> None:
+        led = world.look(
+            "SELECT worker.pid FROM manta_cluster AS cluster JOIN manta_worker AS worker ON worker.id = cluster.leader"
+        )
+        pids = {row[0] for row in led}
+        leaders = [worker for worker in self.crew if worker.pid in pids] or self.crew[:1]
+        self._stopped(leaders[0], LEASE_SECONDS + 2.0)
+
+    def deploy(self) -> None:
+        place = self._place()
+        former = self.crew[place]
+        self._listens(former)
+        self._replace(place)
+        former.signal(signal.SIGTERM)
+        self.leaving.append(former)
+
+    def cut(self) -> None:
+        """Half of all connections but our own."""
+        found = world.look(
+            "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+        )
+        pids = sorted(row[0] for row in found)
+        victims = self.dice.sample(pids, (len(pids) + 1) // 2)
+        world.look("SELECT pg_terminate_backend(pid) FROM unnest(%s::integer[]) AS victim (pid)", victims)
+
+    def leave(self, report: world.Report) -> None:
+        """The rest leaves as it should; and all that left before have."""
+        for worker in self.crew:
+            self._listens(worker)
+            worker.signal(signal.SIGTERM)
+        codes = [worker.wait(STOP_TIMEOUT_SECONDS + 10) for worker in (*self.leaving, *self.crew)]
+        report.expect(not any(codes), f"workers that were told to stop left with {sorted(set(codes))}")
+
+    def _place(self) -> int:
+        return self.dice.randrange(len(self.crew))
+
+    def _listens(self, worker: world.WorkerProcess) -> None:
+        """A worker that is still loading Django would end of any signal, as every process does."""
+        world.wait_for(lambda: world.ids_of(worker), LIMIT_SECONDS, "a worker has registered")
+
+    def _replace(self, place: int) -> None:
+        self.crew[place] = self.start()
+
+    def _stopped(self, worker: world.WorkerProcess, seconds: float) -> None:
+        worker.signal_group(signal.SIGSTOP)
+        try:
+            self._work(seconds)
+        finally:
+            worker.signal_group(signal.SIGCONT)
+
+    def _work(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self.work.tick()
+            time.sleep(world.LOOK_SECONDS)
+
+
+FAULTS: dict[str, Callable[[Faults], None]] = {
+    "kill": Faults.kill,
+    "pause": Faults.pause,
+    "stop": Faults.stop,
+    "deploy": Faults.deploy,
+    "cut": Faults.cut,
+    "change_leader": Faults.change_leader,
+}
