@@ -1,4 +1,4 @@
-"""A Django project of manta, the storms' tasks and the examples, on a scratch database of DATABASE_URL."""
+"""A Django project of manta, the storms' tasks and the examples: on a scratch database of DATABASE_URL, or a file."""
 
 import json
 import os
@@ -16,13 +16,22 @@ def options() -> dict[str, Any]:
     return given
 
 
-DATABASES = {
-    "default": {
-        **parse(os.environ.get("DATABASE_URL", NOWHERE)),
-        # The storm makes it up and its workers inherit it.
-        "NAME": os.environ.setdefault("MANTA_CHAOS_DATABASE", f"manta_chaos_{os.getpid()}"),
-    }
-}
+def on_postgres() -> dict[str, Any]:
+    # The storm makes its name up and its workers inherit it.
+    name = os.environ.setdefault("MANTA_CHAOS_DATABASE", f"manta_chaos_{os.getpid()}")
+    return {**parse(os.environ.get("DATABASE_URL", NOWHERE)), "NAME": name}
+
+
+def on_sqlite(file: str) -> dict[str, Any]:
+    commands = ["PRAGMA journal_mode=WAL"]
+    if pages := os.environ.get("MANTA_CHAOS_PAGES"):
+        commands.append(f"PRAGMA max_page_count={pages}")
+    options = {"transaction_mode": "IMMEDIATE", "timeout": 20, "init_command": ";".join(commands)}
+    return {"ENGINE": "django.db.backends.sqlite3", "NAME": file, "OPTIONS": options}
+
+
+FILE = os.environ.get("MANTA_CHAOS_SQLITE")
+DATABASES = {"default": on_sqlite(FILE) if FILE else on_postgres()}
 SECRET_KEY = "chaos-only-52d0f6b84f1e4c0f9a6f0f1f8b7d3c29-and-long-enough-to-pass-the-checks"
 USE_TZ = True
 INSTALLED_APPS = ["django_manta", "chaos", "examples.workflows"]

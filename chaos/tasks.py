@@ -100,3 +100,9 @@ def double(number: int) -> int:
 @task
 def total(numbers: list[int]) -> int:
     return sum(numbers)
+
+
+@task
+def carry(padding: str) -> None:
+    """Takes room, and so long that more are waiting than are done."""
+    time.sleep(0.03)
