@@ -7,6 +7,7 @@ import shutil
 import signal
 import sys
 import time
+import traceback
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -136,6 +137,10 @@ def suffer(name: str, weather: "Weather") -> "tuple[Report, float]":
         import_module(f"chaos.{name.replace('-', '_')}").storm(weather, report)
     except world.Broken as failure:
         report.broken.append(str(failure))
+    except Exception as failure:
+        # Whatever it met is not what was promised; the other storms are still to be seen.
+        traceback.print_exc()
+        report.broken.append(f"the storm itself failed: {type(failure).__name__}: {failure}")
     return report, time.monotonic() - began
 
 
