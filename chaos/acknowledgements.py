@@ -48,7 +48,7 @@ WHERE
 
 
 def storm(weather: world.Weather, report: world.Report) -> None:
-    trials, share = weather.count(3, 1), 4 if weather.quick else 1
+    trials, share = weather.count(2, 1), 8 if weather.quick else 1
     orders, plain, atomic = ORDERS // share, PLAIN // share, ATOMIC // share
     runs = orders + plain + atomic
     tally: Counter[str] = Counter()

@@ -89,16 +89,18 @@ class Proxy:
 
     def _run(self) -> None:
         self._loop.run_until_complete(self._serve())
+        self._loop.close()
 
     async def _serve(self) -> None:
         server = await asyncio.start_unix_server(self._meet, self.directory / ".s.PGSQL.5432")
         self._ready.set()
         await self._over.wait()
         server.close()
-        left = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in left:
-            task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
+        # Also who was just about to be met.
+        while left := asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
 
     async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         client = (reader, writer)
