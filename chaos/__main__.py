@@ -9,6 +9,7 @@ import sys
 import time
 import traceback
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -30,8 +31,8 @@ STORMS = {
     "acknowledgements": "connections cut after the commit of a claim, a settlement or an enqueue, before its answer",
     "leaders": "whoever leads stopped until another one does, and continued, 40 times, while runs fall due and expire",
     "clocks": "one worker whose clock is ten minutes fast, then ten minutes slow, while runs fall due and expire",
-    "soak": "mixed work for 900 s: kills, stops, deploys, cuts and changes of the leader as the dice fall",
     "xmin": "a drain of 600 s while a transaction and four readers hold their snapshots, and an atomic run of 50 s",
+    "soak": "mixed work for 900 s: kills, stops, deploys, cuts and changes of the leader as the dice fall",
     "disk-full": "SQLite on a disk of a few megabytes that is full for 20 s, and has room again",
 }
 
@@ -76,6 +77,12 @@ def parse(argv: list[str]) -> argparse.Namespace:
         help="how long xmin holds (600, quick 60) and soak lasts (900, quick 60)",
     )
     parser.add_argument("--seed", type=int, metavar="S", help="of the dice: whom to hit, and when (default: any)")
+    parser.add_argument(
+        "--report",
+        type=Path,
+        metavar="PAGE",
+        help="put the figures into the table of this page (docs/reliability.md), beside those of other storms",
+    )
     parser.add_argument("--list", action="store_true", help="name the storms and leave")
     return parser.parse_args(argv)
 
@@ -105,7 +112,7 @@ def main(argv: list[str]) -> int:
 
 
 def rage(options: argparse.Namespace) -> int:
-    from chaos import world
+    from chaos import table, world
 
     seed = random.randrange(1_000_000) if options.seed is None else options.seed
     weather = world.Weather(quick=options.quick, seed=seed, trials=options.trials, seconds=options.seconds)
@@ -119,12 +126,26 @@ def rage(options: argparse.Namespace) -> int:
             for promise in report.broken:
                 print(f"             {promise}", flush=True)
             broken += len(report.broken)
+            if options.report:
+                figures = f"{report.line()} ({seconds:.0f} s)"
+                row = table.Row(name, figures, len(report.broken), how(seed, options), table.today())
+                table.write(options.report, [row], STORMS)
     if broken:
         print(f"{broken} promises broken; the logs of the workers: {world.LOGS}")
         return 1
     shutil.rmtree(world.LOGS)
     print("every promise kept")
     return 0
+
+
+def how(seed: int, options: argparse.Namespace) -> str:
+    """What it takes to repeat it."""
+    asked = {
+        "quick": options.quick,
+        f"{options.trials} trials": options.trials,
+        f"{options.seconds} s": options.seconds,
+    }
+    return ", ".join([str(seed), *(words for words, given in asked.items() if given)])
 
 
 def suffer(name: str, weather: "Weather") -> "tuple[Report, float]":
