@@ -1,0 +1,60 @@
+"""The storms that are short and need no luck, small; the rest is for ``make chaos``."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from chaos.__main__ import STORMS
+from chaos.table import BEGIN, END
+
+ROOT = Path(__file__).parent.parent
+
+
+def chaos(*arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "chaos", *arguments],
+        cwd=ROOT,
+        env=os.environ,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_every_storm_is_a_module_and_is_told_of() -> None:
+    helped = chaos("--help")
+    for name in STORMS:
+        assert (ROOT / "chaos" / f"{name.replace('-', '_')}.py").is_file()
+        assert f"\n  {name} " in helped
+
+
+@pytest.mark.postgres
+@pytest.mark.slow
+def test_settlements_that_come_twice_late_stale_and_unheard_of_change_nothing(tmp_path: Path) -> None:
+    """And their figures go into a page, where what a person wrote stays."""
+    page = tmp_path / "page.md"
+    kept = "| `kill` | lost=0 | yes | 7 | 2026-01-01 |"
+    page.write_text(
+        f"# Before\n\n{BEGIN}\nOld words.\n\n{kept}\n| `echoes` | old | yes | 1 | 1999 |\n{END}\n\nAfter.\n"
+    )
+    said = chaos("--quick", "--only", "echoes", "--only", "acknowledgements", "--seed", "1", "--report", str(page))
+    [echoes, acknowledgements] = [line for line in said.splitlines() if " fsck=0 " in line]
+    for figure in ("lost=0", "stale_accepted=0", "double_settlements=0"):
+        assert figure in echoes
+    for figure in ("lost=0", "extra_starts=0", "effects_not_once=0", "orders_unmatched=0"):
+        assert figure in acknowledgements
+    told = page.read_text()
+    assert told.startswith(f"# Before\n\n{BEGIN}\n")
+    assert told.endswith(f"{END}\n\nAfter.\n")
+    assert kept in told
+    assert "Old words." not in told
+    assert "| old |" not in told
+    assert told.count("| `echoes` |") == told.count("| `acknowledgements` |") == 1
+    assert "stale_accepted=0" in told
