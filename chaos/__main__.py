@@ -10,7 +10,7 @@ import time
 import traceback
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
     from chaos.world import Report, Weather
@@ -103,12 +103,18 @@ def main(argv: list[str]) -> int:
         print("DATABASE_URL is not set. `make chaos` starts a PostgreSQL of its own.", file=sys.stderr)
         return 2
     # Ctrl-C ends the blocks that end the workers; so shall SIGTERM.
-    signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(128 + signum))
+    signal.signal(signal.SIGTERM, leave)
     os.environ["DJANGO_SETTINGS_MODULE"] = "chaos.settings"
     import django
 
     django.setup()
     return rage(options)
+
+
+def leave(signum: int, frame: object) -> NoReturn:
+    # Once: whoever sends it to the whole group and to each of it would interrupt what ends the workers.
+    signal.signal(signum, signal.SIG_IGN)
+    sys.exit(128 + signum)
 
 
 def rage(options: argparse.Namespace) -> int:
