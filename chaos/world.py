@@ -30,7 +30,10 @@ SLOTS = 2
 LOOK_SECONDS = 0.02
 
 #: Where the workers' logs go. It is removed when every promise was kept.
-LOGS = Path(tempfile.mkdtemp(prefix="manta-chaos-"))
+#: The processes that a storm starts find it in their environment.
+if "MANTA_CHAOS_LOGS" not in os.environ:
+    os.environ["MANTA_CHAOS_LOGS"] = tempfile.mkdtemp(prefix="manta-chaos-")
+LOGS = Path(os.environ["MANTA_CHAOS_LOGS"])
 
 _TABLES = """
 CREATE TABLE chaos_start (run_id uuid NOT NULL, at timestamptz NOT NULL DEFAULT clock_timestamp());
