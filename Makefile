@@ -11,7 +11,7 @@ POSTGRES := $(PYTHON_IN_VENV) scripts/postgres.py run --
 PYTEST := $(PYTHON_IN_VENV) -m pytest -n $(PROCESSES) --dist loadgroup $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help bootstrap demo test test-postgres test-sqlite lint conformance bench chaos docs requirements clean
+.PHONY: help bootstrap demo test test-postgres test-sqlite lint conformance bench bench-peers chaos docs requirements clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ conformance: bootstrap ## Django's own tests of its tasks framework against our 
 
 bench: bootstrap ## Measure against plain SQL, COPY and bulk_create in the same run
 	$(POSTGRES) $(PYTHON_IN_VENV) -m benchmarks $(ARGS)
+
+bench-peers: bootstrap ## Measure us and the peers side by side, and write docs/benchmarks/peers.md (about an hour)
+	$(POSTGRES) $(PYTHON_IN_VENV) -m benchmarks.peers $(ARGS)
 
 chaos: bootstrap ## Kill what can be killed and count what was lost (nothing may be)
 	$(POSTGRES) $(PYTHON_IN_VENV) -m chaos $(ARGS)

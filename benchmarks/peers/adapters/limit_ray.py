@@ -1,0 +1,86 @@
+"""The limit of any queue that executes on Ray: plain Ray tasks, which keep nothing but in Ray's own memory."""
+
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks.peers import work
+from benchmarks.peers.measures import NAP_SECONDS, PAUSE_SECONDS, PROCESSES, Sample, Sizes
+
+SETTINGS: dict[str, Any] = {}
+
+NOTE = "`ray.remote(max_retries=0)` on a local Ray with two processors, one call a run, results in its object store."
+
+
+def measures(sizes: Sizes) -> dict[str, Callable[[], Sample]]:
+    import ray
+
+    ray.init(address="local", num_cpus=PROCESSES, include_dashboard=False, log_to_driver=False)
+    ray.get([_remote(work.resize).remote(*work.ARGUMENTS) for _ in range(min(2_000, sizes.drain))])
+    return {
+        "pickup": lambda: singles(sizes, lambda began, ended, started: (started - began) / 1e6),
+        "result": lambda: singles(sizes, lambda began, ended, started: (ended - began) / 1e6),
+        "chain": lambda: chain(sizes.chain),
+        "fan": lambda: fan(sizes.fan),
+        "naps": lambda: naps(sizes.naps),
+        "drain": lambda: drain(sizes.drain),
+    }
+
+
+def _remote(function: Callable[..., Any]) -> Any:
+    import ray
+
+    return ray.remote(max_retries=0)(function)
+
+
+def singles(sizes: Sizes, of: Callable[[int, int, int], float]) -> Sample:
+    import ray
+
+    stamp, dice, found = _remote(work.stamp), random.Random(7), []
+    ray.get(stamp.remote())
+    for _ in range(sizes.latency):
+        time.sleep(dice.uniform(*PAUSE_SECONDS))
+        began = time.monotonic_ns()
+        [started, _process] = ray.get(stamp.remote())
+        found.append(of(began, time.monotonic_ns(), started))
+    return Sample(sorted(found)[len(found) // 2], samples=found)
+
+
+def chain(length: int) -> Sample:
+    import ray
+
+    link, began = _remote(work.link), time.perf_counter()
+    last = link.remote()
+    for _ in range(length - 1):
+        last = link.remote(last)
+    ray.get(last)
+    return Sample(1000 * (time.perf_counter() - began) / length)
+
+
+def fan(width: int) -> Sample:
+    import ray
+
+    resize, began = _remote(work.resize), time.perf_counter()
+    ray.get(_remote(_join).remote(*[resize.remote(*work.ARGUMENTS) for _ in range(width)]))
+    return Sample(1000 * (time.perf_counter() - began))
+
+
+def _join(*parts: Any) -> int:
+    return work.count(list(parts))
+
+
+def naps(count: int) -> Sample:
+    import ray
+
+    nap, began = _remote(work.nap), time.perf_counter()
+    ray.get([nap.remote(NAP_SECONDS) for _ in range(count)])
+    return Sample(100 * count * NAP_SECONDS / PROCESSES / (time.perf_counter() - began))
+
+
+def drain(count: int) -> Sample:
+    import ray
+
+    resize, began = _remote(work.resize), time.perf_counter()
+    ray.get([resize.remote(*work.ARGUMENTS) for _ in range(count)])
+    return Sample(count / (time.perf_counter() - began))

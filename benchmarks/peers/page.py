@@ -1,0 +1,142 @@
+"""The page of the documentation, made from a record and nothing else."""
+
+from collections.abc import Iterator, Sequence
+
+from benchmarks.peers.columns import GROUPS, Column
+from benchmarks.peers.contenders import CONTENDERS, Contender
+from benchmarks.peers.record import Entry, Record
+
+INTRODUCTION = """\
+# Side by side with the peers
+
+`make bench-peers` installs each peer into a virtual environment of its own, starts what it needs on this machine, and
+asks all of them for the same work, one after the other, round by round. This page was written by it; `make bench-peers`
+writes it anew, and `python -m benchmarks.peers --render FILE` does so from results that were kept.
+
+Each figure is the median of the rounds; behind it, in brackets, the least and the greatest. **Bold** is the best of its
+column, limits apart. `–` means that a peer has no such thing; a number in brackets refers to the remarks below. A limit
+is no queue: it is what the machine can do if nothing has to be kept, claimed or told.
+
+![The most telling columns as bars](peers.svg)
+"""
+
+FAIRNESS = """\
+## What all have in common
+
+Two processes that execute one run at a time. Connections that stay open. Logs with warnings only. A database of its own
+for each visit, dropped afterwards; a Redis that writes nothing to disk. A worker is started, has executed something in
+both processes, and is then measured; nobody else is running meanwhile. Every measure has a limit in time: who is not
+done by then is judged by what he has done, and a remark says so.
+
+These are figures of one machine on one day, with tasks that do nothing. They do not say which peer is right for you:
+several give up durability for speed, and several do things that are not measured here.
+"""
+
+
+def page(record: Record) -> str:
+    parts: list[str] = [INTRODUCTION, *_groups(record), FAIRNESS]
+    parts.append("\n".join(["## What each figure says, and what it does not", "", *_paragraphs()]))
+    parts.append("\n".join(["", "## Settings and versions", "", *_settings(record)]))
+    parts.append("\n".join(["", "## Machine", "", *_machine(record)]))
+    return "\n".join(part.rstrip() + "\n" for part in parts)
+
+
+def table(record: Record) -> list[str]:
+    """All groups without their remarks, for a terminal."""
+    return [line for columns in GROUPS.values() for line in [*_table(record, columns, Remarks()), ""]]
+
+
+class Remarks:
+    """What must be said about single figures, numbered as they come."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def number(self, words: str) -> str:
+        if words not in self.said:
+            self.said.append(words)
+        return f" ({self.said.index(words) + 1})"
+
+
+def _groups(record: Record) -> Iterator[str]:
+    for title, columns in GROUPS.items():
+        remarks = Remarks()
+        lines = [f"## {title}", "", *_table(record, columns, remarks)]
+        if remarks.said:
+            lines += ["", *(f"({number}) {words}  " for number, words in enumerate(remarks.said, 1))]
+        yield "\n".join(lines)
+
+
+def _table(record: Record, columns: Sequence[Column], remarks: Remarks) -> list[str]:
+    present = [one for one in CONTENDERS if one.name in record.entries]
+    best = {column: _best(record, present, column) for column in columns}
+    lines = [
+        "| | " + " | ".join(f"{column.heading}, {column.unit}" for column in columns) + " |",
+        "|---|" + "---:|" * len(columns),
+    ]
+    for one in present:
+        entry = record.entries[one.name]
+        if entry.reason:
+            # In the first cell, and the others empty: a row of Markdown cannot join cells.
+            cells = [f"could not run: {_cell(entry.reason)}", *[""] * (len(columns) - 1)]
+        else:
+            cells = [_figure(one, entry, column, best[column], remarks) for column in columns]
+        lines.append(f"| {_name(one)} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def _name(contender: Contender) -> str:
+    return {"ours": f"**{contender.name}**", "limit": f"*{contender.name}*"}.get(contender.kind, contender.name)
+
+
+def _best(record: Record, present: Sequence[Contender], column: Column) -> float | None:
+    figures = [column.figure(record.entries[one.name]) for one in present if one.kind != "limit"]
+    found = [figure for figure in figures if figure is not None]
+    if not found:
+        return None
+    return max(found) if column.more_is_better else min(found)
+
+
+def _figure(one: Contender, entry: Entry, column: Column, best: float | None, remarks: Remarks) -> str:
+    value = column.figure(entry)
+    if value is None:
+        troubles = entry.troubles(column.measure)
+        return f"failed{remarks.number(f'{one.name}: {_cell(troubles[-1])}')}" if troubles else "–"
+    text = column.text(value)
+    if value == best and one.kind != "limit":
+        text = f"**{text}**"
+    if spread := column.spread(entry):
+        text += f" [{column.text(spread[0])} – {column.text(spread[1])}]"
+    for words in entry.notes(column.measure)[-1:]:
+        text += remarks.number(f"{one.name}: {_cell(words)}.")
+    return text
+
+
+def _cell(words: str) -> str:
+    """Somebody else's words, so that they cannot break the table."""
+    return " ".join(words.replace("|", "/").replace("<", "‹").replace(">", "›").replace("`", "'").split())[:240]
+
+
+def _paragraphs() -> Iterator[str]:
+    for columns in GROUPS.values():
+        for column in columns:
+            yield f"**{column.heading}** ({column.unit}). {column.says}"
+            yield ""
+
+
+def _settings(record: Record) -> Iterator[str]:
+    yield "| | versions | settings |"
+    yield "|---|---|---|"
+    for one in CONTENDERS:
+        if entry := record.entries.get(one.name):
+            versions = ", ".join(f"{name} {version}" for name, version in entry.versions.items())
+            yield f"| {_name(one)} | {versions} | {entry.note.replace('|', '/')} |"
+
+
+def _machine(record: Record) -> Iterator[str]:
+    yield f"Measured on {record.date} in {record.seconds / 60:.0f} minutes, sizes `{record.sizes}`."
+    yield ""
+    yield "| | |"
+    yield "|---|---|"
+    for name, value in record.machine.items():
+        yield f"| {name} | {value} |"

@@ -1,0 +1,161 @@
+"""A round visits one contender after the other, each with a fresh database, and leaves nothing of it behind."""
+
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psycopg
+from psycopg import sql
+
+from benchmarks.peers import own_redis
+from benchmarks.peers.contenders import Contender
+from benchmarks.peers.measures import SIZES
+from benchmarks.peers.record import Entry, Record
+from benchmarks.peers.workers import ROOT
+
+#: No visit takes so long unless something hangs.
+VISIT_SECONDS = 300.0
+
+#: A backlog that took longer than this, all in all, is measured once and not in every round.
+ONCE_SECONDS = 25.0
+
+#: In the environment of a visit and of all that it starts.
+MARK = "MANTA_PEERS_VISIT"
+
+
+@dataclass(slots=True, kw_only=True)
+class Tour:
+    record: Record
+    server: str
+    redis: str
+    sizes: str
+    #: Only these; empty: all.
+    measures: list[str]
+
+    def visit(self, contender: Contender, python: Path, say: Callable[[str], None]) -> None:
+        """Measure one contender once. Whatever goes wrong becomes part of its entry."""
+        entry = self.record.entry(contender.name)
+        if entry.reason:
+            return
+        mark = uuid.uuid4().hex
+        database = f"manta_peers_{mark[:12]}"
+        with psycopg.connect(self.server, autocommit=True) as connection:
+            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(database)))
+            try:
+                self._measure(contender, python, database, mark, entry, say)
+            finally:
+                end_marked(mark)
+                connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(database)))
+        entry.conclude()
+
+    def _measure(
+        self, contender: Contender, python: Path, database: str, mark: str, entry: Entry, say: Callable[[str], None]
+    ) -> None:
+        environment = {
+            **os.environ,
+            MARK: mark,
+            "MANTA_PEER": contender.adapter,
+            "MANTA_PEER_VARIANT": contender.variant,
+            "MANTA_PEERS_DATABASE": urlsplit(self.server)._replace(path=f"/{database}").geturl(),
+            "MANTA_PEERS_REDIS": self.redis,
+            "DJANGO_SETTINGS_MODULE": "benchmarks.peers.settings",
+            "PYTHONPATH": str(ROOT),
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_AUTH_MODE": "disabled",
+        }
+        environment.pop("DATABASE_URL", None)
+        with tempfile.TemporaryFile("w+") as log:
+            visit = subprocess.Popen(
+                [str(python), "-m", "benchmarks.peers.visit", self.sizes, *self._wanted(entry)],
+                cwd=ROOT,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+            )
+            alarm = threading.Timer(VISIT_SECONDS, visit.terminate)
+            alarm.start()
+            try:
+                assert visit.stdout is not None
+                for text in visit.stdout:
+                    line = json.loads(text)
+                    if "note" in line and "measure" not in line:
+                        entry.note = line["note"]
+                        continue
+                    entry.add(line)
+                    say(f"    {line['measure']}: {line.get('trouble') or format(line['value'], ',.2f')}")
+                code = visit.wait(30)
+            except subprocess.TimeoutExpired:
+                code = -1
+            finally:
+                hung = not alarm.is_alive()
+                alarm.cancel()
+                if visit.poll() is None:
+                    visit.terminate()
+                    with suppress(subprocess.TimeoutExpired):
+                        visit.wait(10)
+            if code or os.environ.get("MANTA_PEERS_LOGS"):
+                log.seek(0)
+                words = log.read()
+                print(words[-6_000:], file=sys.stderr)
+                if code and not entry.rounds:
+                    last = [line for line in words.splitlines() if line.strip()][-1:]
+                    entry.reason = f"Not done within {VISIT_SECONDS:g} s." if hung else "".join(last)[-300:]
+
+    def _wanted(self, entry: Entry) -> list[str]:
+        """What this visit measures: not again what took very long the last time."""
+        largest = f"backlog_{SIZES[self.sizes].backlogs[-1]}"
+        slow = any(sample.get("seconds", 0) > ONCE_SECONDS for sample in entry.rounds.get(largest, ()))
+        if self.measures:
+            return [name for name in self.measures if not (slow and name == largest)]
+        if not slow:
+            return []
+        known = {name for name in entry.rounds if name != largest}
+        return sorted(known)
+
+
+def end_marked(mark: str) -> None:
+    """End whatever a visit has left running."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if f"{MARK}={mark}".encode() in (entry / "environ").read_bytes():
+                os.kill(int(entry.name), signal.SIGKILL)
+
+
+def machine(server: str) -> dict[str, str]:
+    """What it is measured on, as far as it matters."""
+    with psycopg.connect(server) as connection:
+        [version] = connection.execute("SHOW server_version").fetchone() or [""]
+    model = next(
+        (
+            line.partition(":")[2].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if line.startswith("model name")
+        ),
+        platform.machine(),
+    )
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return {
+        "processor": f"{os.cpu_count()} × {model}",
+        "memory": f"{memory:.0f} GiB",
+        "system": f"Linux {platform.release()}",
+        "load at the start": f"{os.getloadavg()[0]:.1f}",
+        "Python": platform.python_version(),
+        "PostgreSQL": str(version),
+        "Redis": own_redis.version() or "none",
+        "Ray": "here" if find_spec("ray") else "none",
+    }
