@@ -127,6 +127,7 @@ OPTIONAL = {
     "chain": "(length): a handle to the last of so many `link`, each after the one before",
     "fan": "(width): a handle to a `count` that runs after so many `resize`",
     "commands_sent": "(): commands that a Redis server has executed so far",
+    "workflow_commands": "like `commands`, where `chain` and `fan` need other workers than the rest",
     "ready": "(timeout): waits for the workers, where a stamp cannot tell",
 }
 
@@ -137,11 +138,12 @@ REQUIRED_OF_LIMITS = ("SETTINGS", "NOTE", "measures")
 class Measures:
     """All measures of one contender, with its workers running where they are needed."""
 
-    def __init__(self, adapter: Any, sizes: Sizes, start: Callable[[], Workers]) -> None:
+    def __init__(self, adapter: Any, sizes: Sizes, start: Callable[[list[list[str]]], Workers]) -> None:
         self.adapter = adapter
         self.sizes = sizes
         self._start = start
         self.workers: Workers | None = None
+        self._commands: list[list[str]] = []
         self._dice = random.Random(7)
 
     def names(self) -> list[str]:
@@ -173,13 +175,16 @@ class Measures:
             self.workers = None
         self.adapter.purge()
 
-    def at_work(self) -> Workers:
+    def at_work(self, *, workflows: bool = False) -> Workers:
         """Workers that have all their processes and have had something to do, and nothing waiting."""
-        if self.workers is not None:
+        special = workflows and hasattr(self.adapter, "workflow_commands")
+        commands = self.adapter.workflow_commands() if special else self.adapter.commands()
+        if self.workers is not None and commands == self._commands:
             self.workers.check()
             return self.workers
-        self.adapter.purge()
-        self.workers = self._start()
+        self.at_rest()
+        self._commands = commands
+        self.workers = self._start(commands)
         self._meet()
         for handle in [self.adapter.enqueue("resize", *work.ARGUMENTS) for _ in range(50)]:
             self._value(handle, 30)
@@ -274,7 +279,7 @@ class Measures:
         return Sample(1000 * self._workflow(lambda: self.adapter.fan(self.sizes.fan)))
 
     def _workflow(self, enqueue: Callable[[], Any]) -> float:
-        self.at_work()
+        self.at_work(workflows=True)
         began = time.perf_counter()
         handle = enqueue()
         try:

@@ -20,6 +20,12 @@ is no queue: it is what the machine can do if nothing has to be kept, claimed or
 ![The most telling columns as bars](peers.svg)
 """
 
+SMALL = """\
+!!! warning
+
+    These figures come from a run with small sizes. They show that everything works, and nothing else.
+"""
+
 FAIRNESS = """\
 ## What all have in common
 
@@ -34,7 +40,7 @@ several give up durability for speed, and several do things that are not measure
 
 
 def page(record: Record) -> str:
-    parts: list[str] = [INTRODUCTION, *_groups(record), FAIRNESS]
+    parts: list[str] = [INTRODUCTION, *([] if record.sizes == "full" else [SMALL]), *_groups(record), FAIRNESS]
     parts.append("\n".join(["## What each figure says, and what it does not", "", *_paragraphs()]))
     parts.append("\n".join(["", "## Settings and versions", "", *_settings(record)]))
     parts.append("\n".join(["", "## Machine", "", *_machine(record)]))

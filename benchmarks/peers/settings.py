@@ -29,6 +29,8 @@ LOGGING = {
     "disable_existing_loggers": False,
     "handlers": {"console": {"class": "logging.StreamHandler"}},
     "root": {"handlers": ["console"], "level": "WARNING"},
+    # By Django's default this one tells of every task that starts and ends.
+    "loggers": {"django": {"level": "WARNING"}},
 }
 
 globals().update(import_module(f"benchmarks.peers.adapters.{os.environ['MANTA_PEER']}").SETTINGS)

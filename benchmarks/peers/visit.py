@@ -54,7 +54,10 @@ def contender(adapter: Any, sizes: Sizes, wanted: list[str], tell: Callable[...,
     with tempfile.TemporaryDirectory(prefix="manta-peers-") as directory:
         log = Path(directory) / "log"
         log.touch()
-        measures = Measures(adapter, sizes, lambda: Workers(adapter.commands(), log))
+        stamps = Path(directory) / "stamps"
+        stamps.mkdir()
+        os.environ["MANTA_PEERS_STAMPS"] = str(stamps)
+        measures = Measures(adapter, sizes, lambda commands: Workers(commands, log))
         try:
             each(wanted, measures.names(), measures.measure, tell, measures.at_rest)
         finally:
