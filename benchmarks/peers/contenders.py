@@ -29,13 +29,35 @@ def pins(name: str) -> list[str]:
     return [line for line in lines if line]
 
 
+def _peer(name: str, adapter: str, requirements: str = "", variant: str = "", *, redis: bool = False) -> Contender:
+    return Contender(
+        name=name,
+        adapter=adapter,
+        variant=variant,
+        kind="redis" if redis else "database",
+        requirements=requirements or name,
+        redis=redis,
+    )
+
+
 CONTENDERS = (
     Contender(name="django-manta", adapter="manta", variant="processes", kind="ours"),
     Contender(name="django-manta on Ray", adapter="manta", variant="ray", kind="ours"),
     Contender(name="bare SQL", adapter="limit_sql", kind="limit"),
     Contender(name="bare ProcessPoolExecutor", adapter="limit_processes", kind="limit"),
     Contender(name="bare Ray", adapter="limit_ray", kind="limit"),
-    Contender(name="django-tasks-db", adapter="tasks_db", kind="database", requirements="django-tasks-db"),
+    _peer("django-tasks-db", "tasks_db"),
+    _peer("django-ox", "django_ox"),
+    _peer("dj-queue", "dj_queue"),
+    _peer("django-goals", "django_goals"),
+    _peer("procrastinate", "procrastinate"),
+    _peer("django-q2 (ORM)", "django_q2", "django-q2", "orm"),
+    _peer("django-q2 (Redis)", "django_q2", "django-q2", "redis", redis=True),
+    _peer("Celery", "celery", "celery", redis=True),
+    _peer("Dramatiq", "dramatiq", "dramatiq", redis=True),
+    _peer("RQ", "rq", "rq", redis=True),
+    _peer("django-ray (sync)", "django_ray", "django-ray", "sync"),
+    _peer("django-ray (Ray Core)", "django_ray", "django-ray", "core"),
 )
 
 #: For the developer's loop: ours against the limits.
