@@ -89,8 +89,10 @@ def measure(options: argparse.Namespace, server: str) -> Record:
                 say(f"{one.name}: {trouble}")
         tour = rounds.Tour(record=record, server=server, redis=redis, sizes=sizes, measures=options.measure or [])
         count = options.repeat or (3 if sizes == "full" else 1)
+        last = 0.0
         for number in range(count):
-            if number and (time.monotonic() - began) * (number + 1) / number > options.minutes * 60:
+            round_began = time.monotonic()
+            if round_began - began + last > options.minutes * 60:
                 say(f"round {number + 1} would end after {options.minutes:g} minutes: left out")
                 break
             # Every other round in reverse, so that whatever else the machine does falls on all of them.
@@ -99,6 +101,7 @@ def measure(options: argparse.Namespace, server: str) -> Record:
                 tour.visit(one, ready[one], say)
                 record.seconds = time.monotonic() - began
                 record.save(options.output)
+            last = time.monotonic() - round_began
     say(f"{record.seconds / 60:.1f} minutes; results in {options.output}")
     print_table(record)
     return record

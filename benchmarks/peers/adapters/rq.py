@@ -20,6 +20,7 @@ NOTE = (
 )
 
 KEEP_SECONDS = 3_600
+LARGE = 15_000
 
 
 def prepare() -> None:
@@ -33,6 +34,10 @@ def commands() -> list[list[str]]:
 
 def purge() -> None:
     kept = _redis()
+    if kept.llen("rq:queue:peers") > LARGE:
+        # Left over from a backlog: no worker is running, and a million keys one by one take long.
+        kept.flushdb()
+        return
     kept.delete("rq:queue:peers", "rq:finished:peers", "rq:wip:peers")
     portion: list[bytes] = []
     for pattern in ("rq:job:*", "rq:results:*"):
