@@ -1,6 +1,7 @@
 """The page of the documentation, made from a record and nothing else."""
 
 from collections.abc import Iterator, Sequence
+from textwrap import fill
 
 from benchmarks.peers.columns import GROUPS, Column
 from benchmarks.peers.contenders import CONTENDERS, Contender
@@ -126,7 +127,7 @@ def _cell(words: str) -> str:
 def _paragraphs() -> Iterator[str]:
     for columns in GROUPS.values():
         for column in columns:
-            yield f"**{column.heading}** ({column.unit}). {column.says}"
+            yield fill(f"**{column.heading}** ({column.unit}). {column.says}", width=118)
             yield ""
 
 

@@ -1,0 +1,167 @@
+"""The side-by-side benchmark, as far as it can be held to something without measuring."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from benchmarks.peers import chart, contenders, page
+from benchmarks.peers.columns import GROUPS
+from benchmarks.peers.environments import python_of
+from benchmarks.peers.measures import FULL, OPTIONAL, REQUIRED, REQUIRED_OF_LIMITS, SIZES
+from benchmarks.peers.record import Entry, Record
+from benchmarks.peers.workers import Trouble
+
+PEERS = Path(contenders.__file__).parent
+
+
+@pytest.fixture
+def record() -> Record:
+    ours = Entry(versions={"django-manta": "0.1.0"}, note="As the quickstart starts it.")
+    for value in (7_000.0, 8_000.0, 7_500.0):
+        ours.add({"measure": "drain", "value": value, "seconds": 2.0})
+    ours.add({"measure": "pickup", "value": 2.0, "samples": [1.0, 2.0, 3.0]})
+    theirs = Entry(versions={"django-tasks-db": "0.13.0"})
+    theirs.add({"measure": "drain", "value": 350.0, "note": "2,800 of 10,000 within the limit"})
+    theirs.add({"measure": "statements", "trouble": "Trouble: a | b `c` <d>"})
+    limit = Entry()
+    limit.add({"measure": "drain", "value": 14_000.0})
+    absent = Entry(reason="It could not be installed: no | wheel")
+    entries = {"django-manta": ours, "bare SQL": limit, "django-tasks-db": theirs, "dj-queue": absent}
+    return Record(machine={"processor": "2 × something"}, date="2026-11-16", seconds=3000, entries=entries)
+
+
+# -- what comes out ----------------------------------------------------------------------------------
+
+
+def rows(text: str) -> dict[str, list[str]]:
+    """The first row of each name in the first table."""
+    table = text.split("## Throughput")[1].split("## ")[0]
+    lines = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| ")]
+    return {line[0].strip("*"): line[1:] for line in lines}
+
+
+def test_a_figure_is_the_median_with_its_spread_and_the_best_is_bold(record: Record) -> None:
+    found = rows(page.page(record))
+    assert found["django-manta"][2] == "**7,500** [7,000 – 8,000]"
+    assert found["django-tasks-db"][2] == "350 (1)"
+    assert found["bare SQL"][2] == "14,000", "A limit is no contender, and never the best."
+
+
+def test_what_must_be_said_about_a_figure_stands_below_the_table(record: Record) -> None:
+    text = page.page(record)
+    assert "(1) django-tasks-db: 2,800 of 10,000 within the limit." in text
+    assert "failed (1)" in text
+    assert "django-tasks-db: Trouble: a / b 'c' ‹d›" in text
+
+
+def test_a_peer_that_could_not_run_has_a_row_with_the_reason(record: Record) -> None:
+    assert rows(page.page(record))["dj-queue"][0] == "could not run: It could not be installed: no / wheel"
+
+
+def test_every_row_has_as_many_cells_as_its_table_has_columns(record: Record) -> None:
+    for columns in GROUPS.values():
+        table = page._table(record, columns, page.Remarks())
+        assert {len(line.strip("|").split("|")) for line in table} == {len(columns) + 1}
+
+
+def test_every_column_has_a_paragraph_on_what_it_says(record: Record) -> None:
+    text = " ".join(page.page(record).split())
+    for columns in GROUPS.values():
+        for column in columns:
+            assert f"**{column.heading}** ({column.unit}). {column.says}" in text
+
+
+def test_the_page_names_machine_versions_settings_and_date(record: Record) -> None:
+    text = page.page(record)
+    for words in ("2 × something", "django-tasks-db 0.13.0", "As the quickstart starts it.", "2026-11-16"):
+        assert words in text
+
+
+def test_the_chart_is_drawn_also_where_figures_are_missing(record: Record, tmp_path: Path) -> None:
+    chart.draw(record, tmp_path)
+    assert "django-tasks-db" in (tmp_path / "peers.svg").read_text()
+    assert (tmp_path / "peers.png").read_bytes().startswith(b"\x89PNG")
+
+
+# -- what is kept ------------------------------------------------------------------------------------
+
+
+def test_a_record_that_was_saved_gives_the_same_page(record: Record, tmp_path: Path) -> None:
+    record.save(tmp_path / "results.json")
+    assert page.page(Record.load(tmp_path / "results.json")) == page.page(record)
+
+
+def test_what_is_measured_again_is_forgotten_and_the_rest_is_kept(record: Record) -> None:
+    record.forget(["django-manta"], ["drain"])
+    assert record.entries["django-manta"].median("drain") is None
+    assert record.entries["django-manta"].percentile("pickup", 0.5) == 2.0
+    assert record.entries["django-tasks-db"].median("drain") == 350.0
+    record.forget(["dj-queue"], [])
+    assert not record.entries["dj-queue"].reason
+
+
+def test_who_gave_no_figure_at_all_has_a_reason() -> None:
+    entry = Entry()
+    entry.add({"measure": "drain", "trouble": "A worker ended."})
+    entry.conclude()
+    assert entry.reason == "A worker ended."
+
+
+# -- who is measured ---------------------------------------------------------------------------------
+
+
+def test_every_peer_of_the_comparison_is_there() -> None:
+    names = {one.name for one in contenders.CONTENDERS}
+    assert names >= {"django-manta", "django-tasks-db", "django-ox", "dj-queue", "django-q2 (ORM)", "django-q2 (Redis)"}
+    assert names >= {"django-goals", "procrastinate", "Celery", "Dramatiq", "RQ", "django-ray (sync)"}
+    assert names >= {"django-ray (Ray Core)", "bare SQL", "bare ProcessPoolExecutor", "bare Ray"}
+    assert len(names) == len(contenders.CONTENDERS)
+
+
+@pytest.mark.parametrize("file", sorted((PEERS / "requirements").iterdir()), ids=lambda file: file.stem)
+def test_requirements_are_pinned_exactly_and_used(file: Path) -> None:
+    lines = contenders.pins(file.stem)
+    assert lines
+    for line in lines:
+        assert re.fullmatch(r"[A-Za-z0-9_.-]+(\[[a-z,]+\])?==[0-9][0-9a-z.]*", line), line
+    assert file.stem in {one.requirements for one in contenders.CONTENDERS}
+
+
+@pytest.mark.parametrize("adapter", sorted({one.adapter for one in contenders.CONTENDERS}))
+def test_an_adapter_offers_what_is_asked_of_it(adapter: str) -> None:
+    """Read, not imported: its peer is installed somewhere else."""
+    tree = ast.parse((PEERS / "adapters" / f"{adapter}.py").read_text())
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name):
+                names.add(name)
+            case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+                names.add(name)
+    required = REQUIRED_OF_LIMITS if adapter.startswith("limit_") else REQUIRED
+    assert not set(required) - names
+    assert ast.get_docstring(tree)
+
+
+def test_every_adapter_belongs_to_somebody() -> None:
+    files = {file.stem for file in (PEERS / "adapters").glob("*.py")} - {"__init__"}
+    assert files == {one.adapter for one in contenders.CONTENDERS}
+    assert not set(OPTIONAL) & set(REQUIRED)
+
+
+def test_a_peer_that_cannot_be_installed_is_told_with_its_reason(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr("benchmarks.peers.environments._answers", lambda command: False)
+    with pytest.raises(Trouble, match="uv is not here"):
+        python_of(contenders.named("dj-queue"))
+
+
+def test_the_columns_show_what_the_full_sizes_measure() -> None:
+    shown = {column.measure for columns in GROUPS.values() for column in columns}
+    assert {f"backlog_{size}" for size in FULL.backlogs} <= shown
+    assert set(SIZES) == {"full", "quick", "tiny"}
