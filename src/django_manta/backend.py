@@ -26,6 +26,7 @@ from django_manta.current import current_run
 from django_manta.enqueue import Call, Enqueue, chain
 from django_manta.ids import new_run_id
 from django_manta.ledger import DjangoSession, Enqueued, Ledger, NewRun
+from django_manta.moments import to_datetime
 from django_manta.result import TaskResult
 from django_manta.ringing import ring_after_commit
 from django_manta.states import status_of
@@ -293,5 +294,5 @@ def _deadline(effective: options.Effective) -> datetime | timedelta:
     """A run enqueued inside a run inherits its deadline, unless somebody gave it one."""
     running = current_run()
     if running is not None and effective.deadline is options.OPTIONS["deadline"].default:
-        return running.deadline
+        return to_datetime(running.deadline)
     return effective.deadline

@@ -1,7 +1,6 @@
 """Which run this code is executing, if any."""
 
 from contextvars import ContextVar, Token
-from datetime import datetime
 from types import TracebackType
 from typing import NamedTuple
 
@@ -10,7 +9,8 @@ class CurrentRun(NamedTuple):
     run_id: str
     task: str
     attempt: int
-    deadline: datetime
+    #: In microseconds (see moments.py).
+    deadline: int
     token: int
     workflow: str | None = None
 

@@ -7,6 +7,7 @@ from django.db import IntegrityError, transaction
 
 from django_manta.ids import new_run_id
 from django_manta.ledger import Ledger, book
+from django_manta.moments import to_datetime
 from django_manta.states import State
 from tests.ledger.given import HOUR, enqueue, new_run, sql, state_of, the
 
@@ -144,7 +145,7 @@ def test_the_last_moment_of_the_calendar_can_be_read_back(ledger: Ledger) -> Non
     last = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
     [run_id] = enqueue(ledger, deadline=last)
     [claim] = ledger.claim("worker", ["default"], 1)
-    assert claim.deadline == the(ledger, run_id).deadline == last
+    assert to_datetime(claim.deadline) == the(ledger, run_id).deadline == last
 
 
 def test_a_held_run_stays_held(ledger: Ledger) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from django_manta.ids import new_run_id
 from django_manta.ledger import Ledger, Settled, Settlement
+from django_manta.moments import to_datetime
 from django_manta.states import CHARGED, ENDS, UNSTARTED, WAITING_OUTCOMES, Outcome, State, after
 from tests.ledger.given import ASKED, claimed, enqueue, lose, settlement, sql, state_of, the, worker_record
 
@@ -264,7 +265,7 @@ def test_returning_a_retry_leaves_the_attempt_before_it_the_latest(ledger: Ledge
     ledger.settle([settlement(again, Outcome.RETURNED, State.READY)])
     run = the(ledger, claim.id)
     assert (run.attempts, run.failures) == (1, 1)
-    assert run.started_at == claim.started_at
+    assert run.started_at == to_datetime(claim.started_at)
     assert run.last_attempted_at == run.history[0].started_at
     assert [(attempt.number, attempt.outcome) for attempt in run.history] == [
         (1, Outcome.FAILED),

@@ -1,7 +1,7 @@
 """What is said between workers, foremen and chunks, without any of them."""
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from types import MappingProxyType
 
 import pytest
@@ -10,9 +10,11 @@ from django_manta import resources
 from django_manta.execution.runners.ray import messages
 from django_manta.ids import new_run_id
 from django_manta.ledger import AttemptRecord, Claimed, Value, Written
+from django_manta.moments import to_microseconds
 from django_manta.states import Outcome, State
 
 NOW = datetime(2026, 11, 16, 4, 0, 0, 123456, tzinfo=UTC)
+MOMENT = to_microseconds(NOW)
 
 
 def claim() -> Claimed:
@@ -42,18 +44,18 @@ def claim() -> Claimed:
         overrides="",
         signature="s",
         metadata="{}",
-        enqueued_at=NOW,
+        enqueued_at=MOMENT,
         run_after=None,
-        deadline=NOW,
-        expires_at=NOW,
-        started_at=NOW,
-        last_attempted_at=NOW,
+        deadline=MOMENT,
+        expires_at=MOMENT,
+        started_at=MOMENT,
+        last_attempted_at=MOMENT,
         attempts=2,
         failures=1,
         crashes=0,
         losses=0,
         worker="w",
-        refused_for=timedelta(seconds=3.5),
+        refused_for=3.5,
         suspect=True,
         references="[]",
         workflow=new_run_id().hex,
@@ -107,8 +109,8 @@ def test_what_is_to_be_passed_on_arrives_beside_the_message() -> None:
 
 
 def test_words_of_another_version_are_refused() -> None:
-    with pytest.raises(messages.UnknownProtocol, match="protocol 2"):
-        messages.hear(messages.dump({"protocol": 2, "verb": "submit"}))
+    with pytest.raises(messages.UnknownProtocol, match="protocol 1"):
+        messages.hear(messages.dump({"protocol": 1, "verb": "submit"}))
 
 
 def test_a_profile_inherits_what_it_does_not_say_itself() -> None:

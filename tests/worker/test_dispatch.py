@@ -12,6 +12,7 @@ from django_manta.execution.runners.flights import Flight
 from django_manta.execution.runners.processes import Child, Pool
 from django_manta.ids import new_run_id
 from django_manta.ledger import Claimed
+from django_manta.moments import to_microseconds
 from django_manta.worker.dispatch import FETCH_SECONDS, SLOW_SECONDS, WINDOW_RUNS, Appetite, Dispatcher, Tier
 
 NOW = 1000.0
@@ -79,7 +80,7 @@ _tokens = iter(range(1, 1_000_000))
 
 
 def flight(task: str = "quick", *, concurrent: bool = False, queue: str = "default", **changes: Any) -> Flight:
-    moment = datetime(2026, 11, 16, tzinfo=UTC)
+    moment = to_microseconds(datetime(2026, 11, 16, tzinfo=UTC))
     claim = Claimed(
         id=new_run_id(),
         token=next(_tokens),
@@ -93,7 +94,7 @@ def flight(task: str = "quick", *, concurrent: bool = False, queue: str = "defau
         metadata="{}",
         enqueued_at=moment,
         run_after=None,
-        deadline=moment + changes.pop("due_in", timedelta(days=7)),
+        deadline=moment + changes.pop("due_in", timedelta(days=7)) // timedelta(microseconds=1),
         expires_at=None,
         started_at=moment,
         last_attempted_at=moment,

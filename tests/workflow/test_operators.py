@@ -10,6 +10,7 @@ from django.utils import timezone
 from django_manta import State, TaskResult, promise, resolve
 from django_manta.ledger import Ledger, graph
 from django_manta.models import Gate, Run
+from django_manta.moments import to_datetime
 from django_manta.states import BAD_ENDS
 from django_manta.testing import run_all
 from tests.commands.conftest import manta_json
@@ -248,7 +249,7 @@ def test_a_running_precondition_keeps_its_deadline() -> None:
     [claim] = claimed(ledger)
     result = same.using(after=[claim.id], deadline=HOUR).enqueue()
     graph.bring_forward(ledger, [UUID(result.id)])
-    assert Run.objects.get(id=claim.id).deadline == claim.deadline
+    assert Run.objects.get(id=claim.id).deadline == to_datetime(claim.deadline)
     ledger.settle([settlement(claim)])
     run_all()
     assert state(result) is State.SUCCESSFUL

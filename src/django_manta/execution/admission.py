@@ -20,6 +20,7 @@ from django_manta.conf import SETTINGS, Config
 from django_manta.exceptions import BadTaskSignature, TaskNotFound
 from django_manta.execution import policy
 from django_manta.ledger import Claimed, Settlement
+from django_manta.moments import to_datetime, to_datetime_or_none
 from django_manta.result import TaskResult, attempt_errors, workers_of
 from django_manta.states import Outcome, State, status_of
 from django_manta.task import find, rebuild, unchecked_replace
@@ -120,13 +121,13 @@ def _forget_backends(*, setting: str, **kwargs: Any) -> None:
 def _running_result(admitted: Admitted) -> TaskResult:
     claim, task = admitted.claim, admitted.task
     return TaskResult(
-        task=task if claim.run_after is None else unchecked_replace(task, run_after=claim.run_after),
+        task=task if claim.run_after is None else unchecked_replace(task, run_after=to_datetime(claim.run_after)),
         id=admitted.run_id,
         status=status_of(State.RUNNING),
-        enqueued_at=claim.enqueued_at,
-        started_at=claim.started_at,
+        enqueued_at=to_datetime(claim.enqueued_at),
+        started_at=to_datetime(claim.started_at),
         finished_at=None,
-        last_attempted_at=claim.last_attempted_at,
+        last_attempted_at=to_datetime(claim.last_attempted_at),
         args=admitted.args,
         kwargs=admitted.kwargs,
         backend=claim.backend,
@@ -134,8 +135,8 @@ def _running_result(admitted: Admitted) -> TaskResult:
         worker_ids=workers_of(claim.history, claim.worker),
         state=State.RUNNING,
         reason="",
-        deadline=claim.deadline,
-        expires_at=claim.expires_at,
+        deadline=to_datetime(claim.deadline),
+        expires_at=to_datetime_or_none(claim.expires_at),
         metadata=payload.decode(claim.metadata),
         progress=None,
         history=claim.history,
@@ -144,8 +145,7 @@ def _running_result(admitted: Admitted) -> TaskResult:
 
 def refuse(claim: Claimed, refusal: Exception, executor: str) -> Settlement:
     """Give the run back for a while, in case a newer release knows it; then fail it."""
-    refused_for = None if claim.refused_for is None else claim.refused_for.total_seconds()
-    verdict = policy.after_refusal(refused_for, _skew_seconds(claim.backend))
+    verdict = policy.after_refusal(claim.refused_for, _skew_seconds(claim.backend))
     message = text.storable(str(refusal), text.MESSAGE_LIMIT)
     kind = f"{type(refusal).__module__}.{type(refusal).__qualname__}"
     return Settlement(

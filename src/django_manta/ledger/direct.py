@@ -16,10 +16,14 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import psycopg
-from psycopg.adapt import Transformer
+from psycopg.adapt import AdaptersMap, Transformer
 from psycopg.errors import DataError, error_from_result
 from psycopg.pq import ConnStatus, ExecStatus, Format
 from psycopg.pq.abc import PGresult
+from psycopg.types.numeric import Int8BinaryLoader
+
+#: What is claimed is read with its moments as PostgreSQL keeps them: microseconds since the year 2000.
+_CLAIMS = frozenset({"claim", "claim_line", "claim_behind"})
 
 _PARAMETER = re.compile(r"%\((\w+)\)s")
 
@@ -31,6 +35,7 @@ class Direct:
         self._link = connection.pgconn
         self._encoding = connection.info.encoding
         self._reader = Transformer(connection)
+        self._claim_reader = Transformer(_WithoutDates(connection))
         #: The order in which a statement takes its values.
         self._orders: dict[str, tuple[bytes, list[str]]] = {}
         self._attempts = 0
@@ -46,7 +51,7 @@ class Direct:
             return []
         if result.status != ExecStatus.TUPLES_OK:
             raise self._error(result)
-        reader = self._reader
+        reader = self._claim_reader if name in _CLAIMS else self._reader
         reader.set_pgresult(result)
         try:
             return reader.load_rows(0, result.ntuples, tuple)
@@ -88,6 +93,15 @@ class Direct:
         if result.status != ExecStatus.COMMAND_OK:
             raise self._error(result)
         return label, order
+
+
+class _WithoutDates:
+    """How a connection reads rows, but for dates, which stay numbers."""
+
+    def __init__(self, connection: "psycopg.Connection[Any]") -> None:
+        self.connection = connection
+        self.adapters = AdaptersMap(connection.adapters)
+        self.adapters.register_loader("timestamptz", Int8BinaryLoader)
 
 
 def _text(value: Any) -> bytes | None:

@@ -13,12 +13,12 @@ looking takes so long that it would cost more than a twentieth of the time.
 
 import time
 from collections.abc import Iterable
-from datetime import datetime
 from json import dumps
 from typing import NamedTuple
 from uuid import UUID
 
 from django_manta.ledger.records import Claimed
+from django_manta.moments import to_datetime
 
 #: How long one may go without a look at the whole queue, and how many times as long as such a look takes.
 REST_SECONDS = 0.25
@@ -31,7 +31,7 @@ PRIORITIES = 8
 class Mark(NamedTuple):
     """The last run of a priority that was taken."""
 
-    deadline: datetime
+    deadline: int
     id: UUID
 
 
@@ -53,7 +53,7 @@ class Marks:
         for priority, mark in sorted(self._marks.get(queue, {}).items(), reverse=True):
             # Between the priorities that are marked there may be others.
             parts.append({"below": last, "above": priority})
-            parts.append({"priority": priority, "deadline": str(mark.deadline), "id": mark.id.hex})
+            parts.append({"priority": priority, "deadline": str(to_datetime(mark.deadline)), "id": mark.id.hex})
             last = priority
         parts.append({"below": last, "above": None})
         return dumps(parts)

@@ -76,7 +76,8 @@ class Claimed(NamedTuple):
     A run that now belongs to a worker: all that an executor needs.
 
     The fields are in the order of the columns that a claim returns. A tuple, because thousands a second
-    are made from a row, sent to a child, and made again there.
+    are made from a row, sent to a child, and made again there; and for the same reason its moments are numbers
+    (see moments.py).
     """
 
     id: UUID
@@ -89,19 +90,19 @@ class Claimed(NamedTuple):
     overrides: str
     signature: str
     metadata: str
-    enqueued_at: datetime
-    run_after: datetime | None
-    deadline: datetime
-    expires_at: datetime | None
-    started_at: datetime
-    last_attempted_at: datetime
+    enqueued_at: int
+    run_after: int | None
+    deadline: int
+    expires_at: int | None
+    started_at: int
+    last_attempted_at: int
     attempts: int
     failures: int
     crashes: int
     losses: int
     worker: str
-    #: How long this code's refusals of the run have gone on, by the database's clock.
-    refused_for: timedelta | None
+    #: For how many seconds this code's refusals of the run have gone on, by the database's clock.
+    refused_for: float | None
     #: It was there when an executor died: it travels alone.
     suspect: bool = False
     references: str | None = None

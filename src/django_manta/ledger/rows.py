@@ -119,20 +119,19 @@ def made(dialect: Dialect, row: Row) -> dict[str, Any]:
 
 
 def claimed(dialect: Dialect, row: Row) -> Claimed:
-    read = dialect.read_moment
-    run_after, deadline, expires_at, refused_for = row[11], row[12], row[13], row[21]
+    read = dialect.read_microseconds
+    run_after, expires_at = row[11], row[13]
     return Claimed._make(
         (
             dialect.read_id(row[0]),
             *row[1:10],
             read(row[10]),
             None if run_after is None else read(run_after),
-            read(deadline),
+            read(row[12]),
             None if expires_at is None else read(expires_at),
             read(row[14]),
             read(row[15]),
-            *row[16:21],
-            None if refused_for is None else timedelta(seconds=refused_for),
+            *row[16:22],
             bool(row[22]),
             row[23],
             row[24],
@@ -334,7 +333,7 @@ def in_turns(claims: list[Claimed], queues: Sequence[str]) -> list[Claimed]:
     return [claim for turn in turns for claim in turn if claim is not None]
 
 
-def _place_in_line(claim: Claimed) -> tuple[int, datetime, UUID]:
+def _place_in_line(claim: Claimed) -> tuple[int, int, UUID]:
     return -claim.priority, claim.deadline, claim.id
 
 

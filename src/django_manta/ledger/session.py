@@ -20,6 +20,7 @@ from django.db import DEFAULT_DB_ALIAS, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_manta import payload
+from django_manta.moments import to_microseconds
 
 if TYPE_CHECKING:
     import psycopg
@@ -49,6 +50,10 @@ LINK = {
 type Row = tuple[Any, ...]
 
 
+#: Where PostgreSQL begins to count, in microseconds since 1970.
+_YEAR_2000 = to_microseconds(datetime(2000, 1, 1, tzinfo=UTC))
+
+
 class Dialect(Protocol):
     """How one kind of database takes and gives values."""
 
@@ -57,6 +62,7 @@ class Dialect(Protocol):
     def listing(self, values: Sequence[Any]) -> Any: ...
     def moment(self, value: datetime) -> str: ...
     def read_moment(self, value: Any) -> datetime: ...
+    def read_microseconds(self, value: Any) -> int: ...
     def read_id(self, value: Any) -> UUID: ...
 
 
@@ -72,6 +78,10 @@ class PostgresDialect:
     def read_moment(self, value: datetime) -> datetime:
         # Our own connections are in UTC; to see that is cheaper than to convert.
         return value if value.tzinfo is UTC else value.astimezone(UTC)
+
+    def read_microseconds(self, value: int | datetime) -> int:
+        # A claim's moments come as PostgreSQL keeps them (direct.py), unless a cursor was needed.
+        return value + _YEAR_2000 if type(value) is int else to_microseconds(value)  # type: ignore[arg-type]
 
     def read_id(self, value: UUID) -> UUID:
         return value
@@ -92,6 +102,9 @@ class SqliteDialect:
         if isinstance(value, str):
             value = datetime.fromisoformat(value)
         return value.replace(tzinfo=UTC)
+
+    def read_microseconds(self, value: str | datetime) -> int:
+        return to_microseconds(self.read_moment(value))
 
     def read_id(self, value: str) -> UUID:
         return UUID(value)

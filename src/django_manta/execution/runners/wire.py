@@ -2,8 +2,8 @@
 Frames between a worker and its children.
 
 A frame is a kind, a length and a body. Both ends are this same code, started by one another, over a
-socket that nobody else holds; so the bodies are in Python's own formats: pickle for orders, which
-hold dates, and marshal for the rest, which is plain and has to be quick.
+socket that nobody else holds; so the bodies are in Python's own format for plain values, marshal, which is
+quick; with a pickle inside for the few orders that have a history, or bring values along.
 """
 
 import marshal
@@ -13,6 +13,7 @@ import struct
 import time
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
+from types import MappingProxyType
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -46,12 +47,26 @@ def frame(kind: Kind, body: Any = None) -> bytes:
 
 def orders(claims: Sequence[Claimed]) -> bytes:
     """The frame that hands runs to a child. As bare tuples: a class costs more than all it holds."""
-    packed = pickle.dumps([(claim.id.bytes, *claim[1:]) for claim in claims], protocol=pickle.HIGHEST_PROTOCOL)
+    more = {claim.token: (claim.history, dict(claim.values)) for claim in claims if claim.history or claim.values}
+    plain = [(claim.id.bytes, *claim[1:_HISTORY], claim.laters) for claim in claims]
+    # The second version is the last one that looks for nothing that occurs twice.
+    packed = marshal.dumps((plain, pickle.dumps(more) if more else b""), 2)
     return _HEADER.pack(Kind.RUN, len(packed)) + packed
 
 
 def read_orders(packed: bytes) -> list[Claimed]:
-    return [Claimed._make((read_id(values[0]), *values[1:])) for values in pickle.loads(packed)]
+    plain, pickled = marshal.loads(packed)
+    more = pickle.loads(pickled) if pickled else {}
+    return [
+        Claimed._make((read_id(values[0]), *values[1:-1], *more.get(values[1], _NO_MORE), values[-1]))
+        for values in plain
+    ]
+
+
+#: The fields before this one are plain; there follow the history and the values, and how often it was called again.
+_HISTORY = Claimed._fields.index("history")
+assert Claimed._fields[_HISTORY:] == ("history", "values", "laters")
+_NO_MORE: tuple[Any, ...] = ((), MappingProxyType({}))
 
 
 class End(NamedTuple):

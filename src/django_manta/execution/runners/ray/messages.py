@@ -13,7 +13,7 @@ import json
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, fields
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -22,7 +22,7 @@ from django_manta.ledger import AttemptRecord, Claimed, Value, Written
 from django_manta.states import Outcome, State
 
 #: The version of all that is said. A foreman that another release started may speak another one.
-PROTOCOL = 1
+PROTOCOL = 2
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
@@ -70,11 +70,7 @@ def token_of(key: str) -> int:
 
 #: Which field stands where in a claim. It is told with the claims: another release has others.
 FIELDS = Claimed._fields
-_MOMENTS = tuple(
-    FIELDS.index(name)
-    for name in ("enqueued_at", "run_after", "deadline", "expires_at", "started_at", "last_attempted_at")
-)
-_REFUSED_FOR, _HISTORY, _VALUES = (FIELDS.index(name) for name in ("refused_for", "history", "values"))
+_HISTORY, _VALUES = (FIELDS.index(name) for name in ("history", "values"))
 
 
 #: What another release does not know yet, and what stands for it.
@@ -87,12 +83,6 @@ def write_claim(claim: Claimed) -> str:
     """All that an executor needs, in the order of its fields: thousands a second are sent."""
     plain: list[Any] = list(claim)
     plain[0] = claim.id.hex
-    for place in _MOMENTS:
-        moment = plain[place]
-        if moment is not None:
-            plain[place] = moment.isoformat()
-    if claim.refused_for is not None:
-        plain[_REFUSED_FOR] = claim.refused_for.total_seconds()
     plain[_HISTORY] = [_attempt_to_json(attempt) for attempt in claim.history] if claim.history else ()
     plain[_VALUES] = {run_id: list(value) for run_id, value in claim.values.items()} if claim.values else {}
     return _encode(plain)
@@ -104,11 +94,6 @@ def read_claim(written: str, names: Sequence[str] = FIELDS) -> Claimed:
         told = dict(zip(names, kept, strict=True))
         kept = [told.get(name, _ABSENT.get(name)) for name in FIELDS]
     kept[0] = read_id(bytes.fromhex(kept[0]))
-    for place in _MOMENTS:
-        if kept[place] is not None:
-            kept[place] = datetime.fromisoformat(kept[place])
-    if kept[_REFUSED_FOR] is not None:
-        kept[_REFUSED_FOR] = timedelta(seconds=kept[_REFUSED_FOR])
     kept[_HISTORY] = tuple(_attempt_from_json(attempt) for attempt in kept[_HISTORY])
     kept[_VALUES] = {run_id: Value(*value) for run_id, value in kept[_VALUES].items()}
     return Claimed(*kept)
