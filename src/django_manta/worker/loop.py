@@ -7,6 +7,7 @@ A database that is away costs time: executions go on, outcomes wait, and the loo
 """
 
 import contextlib
+import gc
 import logging
 import os
 import secrets
@@ -124,6 +125,8 @@ class Worker:
         self._watch_bell()
         self._begin()
         self.runner.start()
+        # What is here now stays until the end: it need not be looked through each time there is garbage to be found.
+        gc.freeze()
         try:
             while not self._is_done():
                 self._step()
