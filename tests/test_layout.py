@@ -90,6 +90,7 @@ def test_every_statement_has_a_comment_and_every_dialect_has_every_statement() -
         "heralds_for",
         "claim_line",
         "claim_behind",
+        "enqueue_plain",
         "tell",
     }
     assert folders["sqlite"] - folders["postgres"] == {

@@ -35,6 +35,9 @@ from django_manta.typed import AnyTask
 from django_manta.workflow import own, waits
 from django_manta.workflow.flow import current_workflow
 
+#: Of so many tasks the options are remembered; those that ``using()`` makes for one call are forgotten with them.
+_REMEMBERED = 256
+
 
 class MantaBackend(BaseTaskBackend):
     """Runs live in the project's own database; workers claim them from there."""
@@ -79,7 +82,7 @@ class MantaBackend(BaseTaskBackend):
     def _validate_call(self, task: AnyTask) -> options.Effective:
         """What ``validate_task`` cannot know before the apps are ready. The options in force."""
         self.validate_task(task)
-        effective = options.effective(task, self.config)
+        effective = self._effective(task)
         if effective.atomic and iscoroutinefunction(task.func):
             raise InvalidTask(
                 f"{task.module_path} is a coroutine: it holds no transaction and cannot be atomic. Settings say so; "
@@ -95,6 +98,19 @@ class MantaBackend(BaseTaskBackend):
             known = ", ".join(map(repr, self.config.runtime_envs)) or "none"
             raise InvalidTask(f"{task.module_path}: RUNTIME_ENVS has no profile {profile!r}; it has: {known}.")
         return effective
+
+    def _effective(self, task: AnyTask) -> options.Effective:
+        """The options of a task, remembered while it is: most enqueues are of tasks that a module defines."""
+        known = self._options.get(id(task))
+        if known is None or known[0] is not task:
+            if len(self._options) >= _REMEMBERED:
+                self._options.clear()
+            known = self._options[id(task)] = task, options.effective(task, self.config)
+        return known[1]
+
+    @cached_property
+    def _options(self) -> dict[int, tuple[AnyTask, options.Effective]]:
+        return {}
 
     # -- enqueue ---------------------------------------------------------------------------------
 
@@ -145,23 +161,25 @@ class MantaBackend(BaseTaskBackend):
 
     def _insert(self, calls: list[Call]) -> list[TaskResult]:
         """The end of the chain: validate, encode, sign, insert, tell Django's receivers."""
+        database = self.database
+        ledger = Ledger(DjangoSession(database))
         shared = _once_per_task(self._shared, calls)
         encoded = [payload.encode_arguments(call.args, call.kwargs) for call in calls]
         runs = [self._new_run(shared[id(call.task)], arguments) for call, arguments in zip(calls, encoded, strict=True)]
         if waits.gated(calls, runs):
-            with transaction.atomic(using=self.database):
-                inserted = self.ledger.enqueue(runs)
-                added = waits.add(self.ledger, self.database, calls, runs, encoded)
-            waits.arm_after_commit(self.database, self.config.cluster, added)
+            with transaction.atomic(using=database):
+                inserted = ledger.enqueue(runs)
+                added = waits.add(ledger, database, calls, runs, encoded)
+            waits.arm_after_commit(database, self.config.cluster, added)
         else:
-            inserted = self.ledger.enqueue(runs)
-        own.remember(self.database, (run.id for run in runs))
+            inserted = ledger.enqueue(runs)
+        own.remember(database, (run.id for run in runs))
         results = [
             self._result(call.task, run, row, arguments.args, arguments.kwargs)
             for call, run, row, arguments in zip(calls, runs, inserted, encoded, strict=True)
         ]
         for queue in {run.queue for run in runs if not run.waits}:
-            ring_after_commit(self.database, self.config.cluster, queue)
+            ring_after_commit(database, self.config.cluster, queue)
         for each in results:
             # The run is in the caller's transaction now: a receiver cannot take it back by raising.
             task_enqueued.send_robust(type(self), task_result=each)

@@ -1,6 +1,7 @@
 """Enqueue: what was asked becomes a row, in the caller's transaction, on the database's clock."""
 
 from datetime import UTC, datetime, timedelta
+from uuid import UUID
 
 import pytest
 from django.db import IntegrityError, transaction
@@ -12,6 +13,11 @@ from django_manta.states import State
 from tests.ledger.given import HOUR, enqueue, new_run, sql, state_of, the
 
 SECOND = timedelta(seconds=1)
+
+COLUMNS = {
+    "postgres": "SELECT column_name FROM information_schema.columns WHERE table_name = 'manta_run'",
+    "sqlite": "SELECT name FROM pragma_table_info('manta_run')",
+}
 
 
 def test_a_new_run_is_ready(ledger: Ledger) -> None:
@@ -48,6 +54,35 @@ def test_many_are_answered_in_the_order_they_were_given(ledger: Ledger) -> None:
     asked.reverse()
     assert [one.id for one in ledger.enqueue(asked)] == [one.id for one in asked]
     assert [one.id for one in ledger.fetch([run.id for run in asked])] == [run.id for run in asked]
+
+
+@pytest.mark.parametrize("deadline", [2 * HOUR, datetime(2030, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)])
+@pytest.mark.parametrize("workflow", [None, new_run_id()])
+def test_one_alone_is_stored_as_one_of_many(
+    ledger: Ledger, deadline: timedelta | datetime, workflow: UUID | None
+) -> None:
+    """On PostgreSQL there is a shorter statement for a single run that may start at once."""
+    same = {
+        "priority": -3,
+        "arguments": '[["é\\u0001",1e16],{}]',
+        "overrides": '{"timeout":3}',
+        "metadata": '{"a": [1]}',
+    }
+    alone, *many = (new_run("urgent", deadline=deadline, workflow=workflow, **same) for _ in range(3))
+    with ledger.session.transaction():
+        answers = [*ledger.enqueue([alone]), *ledger.enqueue(many)]
+        columns = [row[0] for row in sql(ledger, COLUMNS[ledger.dialect.name])]
+        stored = [
+            dict(zip(columns, row, strict=True))
+            for row in sql(ledger, f"SELECT {', '.join(columns)} FROM manta_run ORDER BY id")
+        ]
+    asked = deadline if isinstance(deadline, timedelta) else None
+    for row, answer in zip(stored, answers, strict=True):
+        for own in ("id", "enqueued_at", *(["deadline"] if asked else [])):
+            del row[own]
+        assert (answer.state, answer.run_after, answer.expires_at) == (State.READY, None, None)
+        assert answer.deadline == (answer.enqueued_at + asked if asked else deadline)
+    assert stored[0] == stored[1] == stored[2]
 
 
 def test_nothing_is_enqueued_by_an_empty_list(ledger: Ledger) -> None:

@@ -173,7 +173,7 @@ def test_a_claim_returns_the_same_from_one_queue_and_from_several() -> None:
     assert returned
 
 
-@pytest.mark.parametrize("name", ["claim", "claim_line", "claim_behind", "settle", "enqueue"])
+@pytest.mark.parametrize("name", ["claim", "claim_line", "claim_behind", "settle", "enqueue", "enqueue_plain"])
 @pytest.mark.postgres
 def test_what_is_said_often_is_short_enough_for_psycopg_to_remember(name: str) -> None:
     from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH

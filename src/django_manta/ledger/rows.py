@@ -73,6 +73,31 @@ def new_runs(dialect: Dialect, runs: Sequence[NewRun]) -> tuple[dict[str, str], 
     }, places
 
 
+def is_plain(run: NewRun) -> bool:
+    """Whether it is ready at once, and for ever."""
+    return not (run.hold or run.waits or run.references or run.run_after is not None or run.expires is not None)
+
+
+def plain_run(dialect: Dialect, run: NewRun) -> dict[str, Any]:
+    """The parameters of an enqueue of such a run, to PostgreSQL."""
+    params: dict[str, Any] = {
+        "id": run.id.hex,
+        "task": run.task,
+        "backend": run.backend,
+        "queue": run.queue,
+        "priority": run.priority,
+        "arguments": run.arguments,
+        "overrides": run.overrides,
+        "signature": run.signature,
+        "workflow": run.workflow.hex if run.workflow else None,
+        "metadata": run.metadata,
+        "deadline_at": None,
+        "deadline_in": None,
+    }
+    _put_moment(dialect, params, "deadline", run.deadline)
+    return params
+
+
 def _own(run: NewRun) -> dict[str, Any]:
     return {"id": run.id.hex, "arguments": run.arguments, "signature": run.signature, "refs": run.references}
 
