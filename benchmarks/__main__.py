@@ -24,7 +24,7 @@ MEASUREMENTS = (
 
 #: Measured when they are asked for by name, because they take minutes, or need what not everybody has installed; and
 #: their modules.
-OPTIONAL = {"ray": "on_ray", "xmin": "xmin"}
+OPTIONAL = {"budget": "budget", "ray": "on_ray", "xmin": "xmin"}
 
 DESCRIPTION = """\
 Measure django-manta against the plain limits of the same machine, in the same run, taking turns.
@@ -47,6 +47,7 @@ measurements:
   memory      the growth of the control process over 200,000 runs
   workflows   a hop of a chain against a pickup, a map and its join against a drain, an edge to what is running
   dependents  the transactions that tell 100,000 runs how the one ended that they wait for
+  budget      only when asked for: what each step of a short run costs
   ray         only when asked for: a worker with the runner `ray` against plain Ray tasks
   xmin        only when asked for: a drain while a transaction stays open, against the same without"""
 
