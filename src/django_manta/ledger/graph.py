@@ -295,6 +295,7 @@ def tell(ledger: "Ledger", ids: Iterable[UUID], *, at_once: int = TELL_AT_ONCE) 
 def _tell(ledger: "Ledger", ids: Sequence[UUID]) -> tuple[Passed, list[UUID], int, bool]:
     """What moved, whose dependents are next, how many edges were counted, and whether as many may be left."""
     moved = Passed()
+    alone = not ledger.session.in_transaction()
     with ledger.session.transaction():
         if ledger.dialect.name == "postgres":
             locked = [row[0] for row in ledger.session.rows("tell_lock", {"ids": _listed(ledger, ids)})]
@@ -319,6 +320,9 @@ def _tell(ledger: "Ledger", ids: Sequence[UUID]) -> tuple[Passed, list[UUID], in
             # Of some there may be more, or somebody who could not be told.
             moved.done += len(ledger.session.rows("hush", {"ids": params["ids"]}))
         moved.done += news.told + news.hushed
+        if alone and not moved.ended:
+            # The heralds would be there again. An end is told to others, and stays.
+            ledger.session.is_repeatable()
     # Those that somebody holds are left as well, but not to be tried again at once.
     return moved, heralds, news.told, news.found == limit and news.told > 0
 

@@ -155,6 +155,7 @@ class Session(Protocol):
     def transaction(self) -> AbstractContextManager[None]: ...
     def step(self) -> AbstractContextManager[None]: ...
     def in_transaction(self) -> bool: ...
+    def is_repeatable(self) -> None: ...
 
 
 class DjangoSession:
@@ -194,6 +195,9 @@ class DjangoSession:
             return connections[self.alias].in_atomic_block
         driver: Any = self._connection.connection
         return driver is not None and bool(driver.in_transaction)
+
+    def is_repeatable(self) -> None:
+        """Nothing: the transaction may be the caller's, and hold more."""
 
     def close(self) -> None:
         """Close the connection, if it is this session's own."""
@@ -303,6 +307,11 @@ class PostgresSession:
 
         with self._django_errors():
             return self.connection.info.transaction_status != TransactionStatus.IDLE
+
+    def is_repeatable(self) -> None:
+        """Should the server lose what the present transaction does, somebody will do it again."""
+        if self._direct is not None:
+            self._direct.is_repeatable = True
 
     def listen(self, channel: str) -> None:
         """Hear what is rung on ``channel`` from now on."""

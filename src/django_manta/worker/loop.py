@@ -36,7 +36,7 @@ from django_manta.ringing import CANCEL, DEBOUNCE_SECONDS, UNKNOWN
 from django_manta.states import CHARGED, ENDS, Outcome, State
 from django_manta.worker import doorbell, events
 from django_manta.worker.caretaker import Caretaker
-from django_manta.worker.dispatch import Tier
+from django_manta.worker.dispatch import Appetite, Tier
 from django_manta.worker.events import tell
 from django_manta.worker.heart import Heart
 from django_manta.worker.hosting import Runner
@@ -285,6 +285,8 @@ class Worker:
         # Claim first: while the outcomes are settled, the executors have something to do.
         if self._hungry and not self.stop_requested:
             self._claim(now)
+        if self._must_ring:
+            self._ring(now)
         settle_at = self.settler.next_time()
         if settle_at is not None and (settle_at <= now or self._may_idle()):
             self._settle(now)
@@ -303,6 +305,8 @@ class Worker:
             times.append(self._leave_at or self._kill_at or self._stop_at or now)
         if now < self._retry_at:
             times.append(self._retry_at)
+        elif self._must_ring:
+            return 0.0
         else:
             times += [self.settler.next_time(), self._look_at, self._due_at, self._look_again_at, self._talk_at]
             if self._hungry and not self.stop_requested:
@@ -403,11 +407,13 @@ class Worker:
         if not wanted:
             return
         self._hungry = False
+        self._others_concerned = self._others_concerned or not _is_all(wanted, self._queues)
         for want in wanted:
             limit = min(want.limit, CLAIM_LIMIT)
             if self.given.max_runs is not None:
                 limit = min(limit, self.given.max_runs - self.executed - len(self._in_flight))
             if limit < 1:
+                self._others_concerned = True
                 continue
             self._must_reconcile = True
             claims = self._ledger.claim(
@@ -419,6 +425,24 @@ class Worker:
                 self._hungry = True
         self.settler.busy = self._hungry
         self.runner.dispatch()
+
+    #: Something became ready by our doing, and perhaps not only what we could claim just now.
+    _must_ring = False
+    _others_concerned = False
+
+    def _ring(self, now: float) -> None:
+        """
+        Wake who has room for what became ready; unless we have just claimed all of it, as each step of a chain: a ring
+        costs as much as a claim, and wakes ourselves as well.
+        """
+        self._must_ring = False
+        others, self._others_concerned = self._others_concerned, False
+        if self._hungry or others:
+            # Whoever has room for it shall not wait for the next look.
+            house.ring(self._ledger, house.channel_of(self.backend.config.cluster), UNKNOWN)
+        elif self._look_again_at is None:
+            # A row that somebody held was passed over.
+            self._look_again_at = now + DEBOUNCE_SECONDS
 
     def _take_on(self, claims: list[Claimed]) -> None:
         now = time.monotonic()
@@ -554,12 +578,11 @@ class Worker:
         self.runner.settled([*settled, *(claim.token for claim in unmoved)])
         if self.settler.ready:
             self._hear_of(list(self.settler.ready))
+            self._others_concerned = self._others_concerned or not self.settler.ready <= set(self._queues)
             self.settler.ready.clear()
             given_back = True
         if given_back:
-            # Whoever has room for it shall not wait for the next look.
-            self._hungry = True
-            house.ring(self._ledger, house.channel_of(self.backend.config.cluster), UNKNOWN)
+            self._hungry = self._must_ring = True
         if self.settler.ended:
             ended, self.settler.ended = self.settler.ended, []
             announce.ended(self.backend, ended, self._ledger)
@@ -662,6 +685,12 @@ class Worker:
             self._look_at = 0.0
             return False
         return True
+
+
+def _is_all(wanted: Sequence[Appetite], queues: Sequence[str]) -> bool:
+    """Whether a claim would leave nothing of these queues that is ready, if it is not filled."""
+    plain = [want for want in wanted if want.horizon is None and not want.not_tasks]
+    return set(queues) <= {queue for want in plain for queue in want.queues}
 
 
 _EVENTS = {

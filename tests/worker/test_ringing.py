@@ -1,0 +1,60 @@
+"""Whom a worker wakes when something becomes ready by its doing."""
+
+from collections import Counter
+from collections.abc import Iterator
+from uuid import UUID
+
+import pytest
+
+from django_manta.ledger import Ledger
+from django_manta.ringing import UNKNOWN
+from django_manta.worker.doorbell import PostgresDoorbell
+from tests.app import tasks
+from tests.worker.conftest import Start, ended, wait_for
+
+pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture
+def bell(transactional_db: None) -> Iterator[PostgresDoorbell]:
+    bell = PostgresDoorbell("default", "default")
+    bell.listen()
+    yield bell
+    bell.close()
+
+
+def test_the_steps_of_a_chain_wake_nobody(start_worker: Start, bell: PostgresDoorbell) -> None:
+    """Whoever settles one claims the next: nobody else could have it sooner."""
+    first = last = tasks.add.using(hold=True).enqueue(0, 1)
+    for _ in range(30):
+        last = tasks.add.enqueue(last, 1)
+    worker = start_worker("--queues", "default").ready()
+    wait_for(bell.rang)
+    Ledger().release([UUID(first.id)])
+    ended(last, worker=worker)
+    assert last.return_value == 31
+    # Among the thirty, one may have been late: somebody held its row.
+    assert Counter(bell.rang())[UNKNOWN] <= 3
+
+
+def test_what_becomes_ready_in_the_queue_of_another_worker_wakes_it(
+    start_worker: Start, bell: PostgresDoorbell
+) -> None:
+    first = tasks.add.using(hold=True).enqueue(0, 1)
+    tasks.add.using(queue_name="slow").enqueue(first, 1)
+    worker = start_worker("--queues", "default").ready()
+    wait_for(bell.rang)
+    Ledger().release([UUID(first.id)])
+    ended(first, worker=worker)
+    wait_for(lambda: UNKNOWN in bell.rang(), 20, worker.tell)
+
+
+def test_what_it_has_no_room_for_wakes_others(start_worker: Start, bell: PostgresDoorbell) -> None:
+    first = tasks.add.using(hold=True).enqueue(0, 1)
+    for _ in range(3):
+        tasks.sleep.using(after=[first]).enqueue(20)
+    worker = start_worker("--queues", "default", "--processes", "1").ready()
+    wait_for(bell.rang)
+    Ledger().release([UUID(first.id)])
+    ended(first, worker=worker)
+    wait_for(lambda: UNKNOWN in bell.rang(), 20, worker.tell)
