@@ -5,7 +5,7 @@ from django.apps import AppConfig
 
 
 class BenchmarksConfig(AppConfig):
-    """An app, so that workers find the tasks, and so that each of their processes can be told to trace."""
+    """An app, so that workers find the tasks, and so that each of their processes can be told to take notes."""
 
     name = "benchmarks"
 
@@ -14,3 +14,7 @@ class BenchmarksConfig(AppConfig):
             from benchmarks import tracing
 
             tracing.install(Path(directory))
+        if directory := os.environ.get("MANTA_BENCH_CLAIMS"):
+            from benchmarks import claims
+
+            claims.install(Path(directory))

@@ -2,6 +2,7 @@
 
 import json
 import os
+from datetime import timedelta
 
 from tests.databases import parse
 
@@ -25,3 +26,7 @@ TASKS = {
         "OPTIONS": json.loads(os.environ.get("MANTA_BENCH_OPTIONS", "{}")),
     }
 }
+
+# Not an option of its own in JSON, which knows no timedelta.
+if _seconds := os.environ.get("MANTA_BENCH_RETENTION"):
+    TASKS["default"]["OPTIONS"]["RETENTION"] = {"SUCCESSFUL": timedelta(seconds=float(_seconds))}
