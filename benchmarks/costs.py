@@ -86,13 +86,17 @@ def moments() -> dict[str, float]:
     """Seconds that pass, whoever computes meanwhile: a round trip, a commit, and a ring of the doorbell."""
     from benchmarks import latency, scratch
     from benchmarks.echo import PING
+    from benchmarks.measure import percentile
 
     with scratch.plain_connection() as connection:
         connection.execute("CREATE TABLE IF NOT EXISTS bench_commit (number int)")
-        trips = [timed(lambda: connection.execute("SELECT 1", prepare=True)) for _ in range(SINGLES)]
-        commits = [
-            timed(lambda: connection.execute("INSERT INTO bench_commit VALUES (1)", prepare=True)) for _ in trips
-        ]
+        write = "INSERT INTO bench_commit VALUES (1)"
+        trips, commits = [], []
+        for _ in range(2 * SINGLES):
+            # Spread over some seconds, in turns: a disk has moods.
+            time.sleep(0.01)
+            trips.append(timed(lambda: connection.execute("SELECT 1", prepare=True)))
+            commits.append(timed(lambda: connection.execute(write, prepare=True)))
         connection.execute("DROP TABLE bench_commit")
     rings = []
     with latency.answering() as connection:
@@ -106,6 +110,7 @@ def moments() -> dict[str, float]:
     return {
         "round_trip": median(trips),
         "commit": max(0.0, median(commits) - median(trips)),
+        "commit_p99": percentile(commits, 0.99),
         "ring": median(rings),
     }
 
@@ -117,12 +122,16 @@ def timed(work: Callable[[], Any]) -> float:
 
 
 def statements() -> dict[str, Any]:
-    """Processor seconds of the server, by statement and by run in it, and bytes of its log."""
+    """
+    Processor seconds of the server, by statement and by run in it, and bytes of its log.
+
+    `nothing` is a claim that finds nothing, `look` what a worker asks after a ring.
+    """
     from django.db import connection
 
     from benchmarks import scratch, tasks, wal, working
     from benchmarks.settle import WORKER, success
-    from django_manta.ledger import Claimed, Ledger
+    from django_manta.ledger import Claimed, Ledger, house
 
     scratch.empty()
     ours, theirs, logged = {}, {}, {}
@@ -159,6 +168,17 @@ def statements() -> dict[str, Any]:
             ledger.settle([success(claim.id, claim.token) for claim in batch], WORKER)
 
         by_size("settle", backend, settle)
+        while batch := ledger.claim(WORKER, ["default"], MANY):
+            ledger.settle([success(claim.id, claim.token) for claim in batch], WORKER)
+        scratch.execute("VACUUM manta_run")
+        for name, work in {
+            "nothing": lambda: ledger.claim(WORKER, ["default"], MANY),
+            "look": lambda: house.look(ledger, WORKER, ["default"]),
+        }.items():
+            yours = processor_seconds([backend])
+            for _ in range(SINGLES):
+                work()
+            theirs[name] = {"statement": (processor_seconds([backend]) - yours) / SINGLES, "run": 0.0}
     connection.close()
     return {"database": theirs, "enqueuer": ours["enqueue"], "wal_bytes": logged}
 

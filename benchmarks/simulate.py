@@ -217,7 +217,11 @@ def check(costs: Costs, *, quick: bool, ray: bool) -> int:
 
 def processor_time_of_a_run(costs: Costs, batch: int) -> float:
     """From enqueue to settlement, if each batch is claimed and settled as it came."""
-    steps = [*costs["database"].values(), *costs["worker"].values(), costs["enqueuer"]]
+    steps = [
+        *(costs["database"][name] for name in ("enqueue", "claim", "settle")),
+        *costs["worker"].values(),
+        costs["enqueuer"],
+    ]
     return float(costs["child_run"] + sum(cost["run"] + cost["statement"] / batch for cost in steps))
 
 

@@ -29,6 +29,9 @@ MAX_IN_FLIGHT, AHEAD = 2_000, 100
 #: A core goes round among those who want it: nobody waits for another's whole task.
 SLICE_SECONDS = 0.001
 
+#: Statements that write nothing: a claim that finds nothing, and what a worker asks after a ring.
+READS = ("nothing", "look")
+
 type Then = Callable[[], None]
 
 
@@ -70,10 +73,10 @@ class Cores:
 
     def _go_on(self, seconds: float, then: Then) -> None:
         piece = min(seconds, SLICE_SECONDS)
-        self.used += piece
-        self.clock.after(piece, lambda: self._pause(seconds - piece, then))
+        self.clock.after(piece, lambda: self._pause(piece, seconds - piece, then))
 
-    def _pause(self, left: float, then: Then) -> None:
+    def _pause(self, piece: float, left: float, then: Then) -> None:
+        self.used += piece
         if left > 1e-12:
             if not self._line:
                 self._go_on(left, then)
@@ -152,13 +155,18 @@ class Prediction:
     throughput: float
     pickup_p50: float
     pickup_p99: float
-    #: Of each part, from 0 to 1; of workers and foremen the busiest.
+    #: Of each part, from 0 to 1, of workers the busiest: of its processors (database, workers, machine), or of its
+    #: time, waiting included (a worker's loop, its children, the foreman, the slots on Ray).
     utilisation: dict[str, float]
     #: Runs that were ready and not claimed at the end: if that grows with time, the rate is too high.
     left: int
 
     @property
     def bottleneck(self) -> str:
+        """What is shared first: those who wait for it are busy too."""
+        for name in ("machine", "database", "foreman", "slots", "children"):
+            if self.utilisation.get(name, 0.0) >= 0.9:
+                return name
         return max(self.utilisation, key=lambda name: self.utilisation[name])
 
 
@@ -174,13 +182,15 @@ class Database:
         self.clock = clock
         self.cores = cores
         self.costs = costs["database"]
-        self.wait = costs["moments"]["commit"] + network
+        self.network = costs["moments"]["round_trip"] + network
+        self.wait = costs["moments"]["commit"] + self.network
         self.queue: deque[Run] = deque()
 
     def send(self, kind: str, runs: int, then: Then) -> None:
         cost = self.costs[kind]
         seconds = cost["statement"] + runs * cost["run"]
-        self.cores.use(seconds, lambda: self.clock.after(self.wait, then))
+        wait = self.network if kind in READS else self.wait
+        self.cores.use(seconds, lambda: self.clock.after(wait, then))
 
 
 @dataclass(slots=True, eq=False)
@@ -188,8 +198,12 @@ class Child:
     """Executes what it holds, one after the other."""
 
     held: deque[Run] = field(default_factory=deque)
+    began: float = 0.0
     #: The run under way is about to end: the next one may be fetched.
     ending: bool = False
+
+
+_FREE = {"statement": 0.0, "run": 0.0}
 
 
 class Worker:
@@ -206,6 +220,8 @@ class Worker:
         self.hungry = True
         self.full = False
         self._busy = False
+        self._claimed = False
+        self._rung = False
         self._wake_at: float | None = None
 
     def look(self) -> None:
@@ -216,12 +232,11 @@ class Worker:
 
     def hear(self) -> None:
         """The doorbell: look now, and once more when its silence is over."""
-        self.hungry = True
         self.clock.after(DEBOUNCE_SECONDS, self.look_again)
-        self.step()
+        self.look_again()
 
     def look_again(self) -> None:
-        self.hungry = True
+        self.hungry = self._rung = True
         self.step()
 
     def ended(self, count: int = 1) -> None:
@@ -231,10 +246,16 @@ class Worker:
     def step(self) -> None:
         if self._busy:
             return
-        if self.hungry and (room := min(CLAIM_LIMIT, self.executors.room())) > 0:
+        if self._claimed and self._is_due():
+            # After every claim, whatever is due: who is always hungry settles too.
+            self._settle()
+        elif self.hungry and (room := min(CLAIM_LIMIT, self.executors.room())) > 0:
             self._claim(room)
         elif self._is_due():
             self._settle()
+        elif self._rung:
+            self._rung = False
+            self._do("look", 0, lambda: None)
         elif self.outcomes:
             self._sleep_until(self.outcomes[0] + self._linger())
 
@@ -260,7 +281,7 @@ class Worker:
         def claimed() -> None:
             self.executors.give(taken)
 
-        self._do("claim", len(taken), claimed)
+        self._do("claim" if taken else "nothing", len(taken), claimed)
 
     def _settle(self) -> None:
         count = min(BATCH, len(self.outcomes))
@@ -269,14 +290,16 @@ class Worker:
         self._do("settle", count, lambda: self.world.settle(count))
 
     def _do(self, kind: str, count: int, then: Then) -> None:
-        self._busy = True
-        cost = self.control[kind]
+        self._busy, self._claimed = True, kind in ("claim", "nothing")
+        # To look is in what a claim costs it: it was measured so.
+        cost, began = self.control.get("claim" if kind == "nothing" else kind, _FREE), self.clock.now
         seconds = cost["statement"] + count * cost["run"]
-        self.used += seconds
 
         def done() -> None:
-            then()
+            # Also while it waits for the database: it does nothing else meanwhile.
+            self.used += self.clock.now - began
             self._busy = False
+            then()
             self.step()
 
         self.cores.use(seconds, lambda: self.world.database.send(kind, count, done))
@@ -303,6 +326,7 @@ class Children(Executors):
         self.worker = worker
         self.cores = cores
         self.children = [Child() for _ in range(count)]
+        self.occupied = 0.0
         self.backlog: deque[Run] = deque()
         self.each = world.costs["child_run"]
         self.known = self.each + world.plan.task_seconds
@@ -338,7 +362,7 @@ class Children(Executors):
     def _start(self, child: Child) -> None:
         plan = self.world.plan
         self.world.start(child.held[0], self.each / 2)
-        child.ending = False
+        child.ending, child.began = False, self.world.clock.now
         if plan.task_seconds >= FETCH_SECONDS:
             self.world.clock.after(plan.task_seconds - FETCH_SECONDS, lambda: self._fetch(child))
         if plan.busy:
@@ -356,6 +380,7 @@ class Children(Executors):
     def _end(self, child: Child) -> None:
         child.held.popleft()
         child.ending = False
+        self.occupied += self.world.clock.now - child.began
         if child.held:
             self._start(child)
         self._dispatch()
@@ -372,6 +397,7 @@ class Nodes:
         self.foreman = Serial(foreman)
         self.free = slots
         self.slots = slots
+        self.occupied = 0.0
         self.waiting: deque[tuple[list[Run], OnRay]] = deque()
         self.each = self.costs["process_run"] + self.costs["rest_run"]
         self.known = self.each + world.plan.task_seconds
@@ -380,19 +406,19 @@ class Nodes:
         self.hops = max(0.0, self.costs["pickup"] - sum(self.costs[f"{part}_run"] for part in ("foreman", "process")))
 
     def submit(self, runs: list[Run], worker: "OnRay") -> None:
-        def submitted() -> None:
+        def arrived() -> None:
             for first in range(0, len(runs), self.chunk):
                 self.waiting.append((runs[first : first + self.chunk], worker))
             self._launch()
 
-        self.foreman.use(len(runs) * self.costs["foreman_run"] / 2, submitted)
+        # On the way to a process, in which the processes are busy with others.
+        self.foreman.use(len(runs) * self.costs["foreman_run"] / 2, lambda: self.world.clock.after(self.hops, arrived))
 
     def _launch(self) -> None:
         while self.free and self.waiting:
             self.free -= 1
             runs, worker = self.waiting.popleft()
-            left = deque(runs)
-            self.world.clock.after(self.hops, lambda left=left, worker=worker: self._next(left, worker))
+            self._next(deque(runs), worker)
 
     def _next(self, left: deque[Run], worker: "OnRay") -> None:
         if not left:
@@ -400,9 +426,10 @@ class Nodes:
             self._launch()
             return
         self.world.start(left.popleft(), self.each / 2)
-        plan = self.world.plan
+        plan, began = self.world.plan, self.world.clock.now
 
         def end() -> None:
+            self.occupied += self.world.clock.now - began
             self.foreman.use(self.costs["foreman_run"] / 2, worker.ended)
             self._next(left, worker)
 
@@ -541,10 +568,16 @@ class World:
         waits = [wait for ready, wait in self.pickups if ready >= begin] or [0.0]
         utilisation: dict[str, float] = {}
         for pool in self.pools:
+            if pool.name in ("foreman", "nodes"):
+                continue  # told below, with what it waits for
             utilisation[pool.name] = max(utilisation.get(pool.name, 0.0), pool.utilisation(end))
-        utilisation["control"] = max(worker.used for worker in self.workers) / end
+        utilisation["a worker's loop"] = max(worker.used for worker in self.workers) / end
         if self.plan.nodes:
             utilisation["foreman"] = self.nodes.foreman.used / end
+            utilisation["slots"] = self.nodes.occupied / end / self.nodes.slots
+        else:
+            each = [worker.executors.occupied for worker in self.workers if isinstance(worker.executors, Children)]
+            utilisation["children"] = max(each) / end / self.plan.processes
         return Prediction(
             settled=self.done,
             throughput=count / (end - begin),
