@@ -110,10 +110,50 @@ def told(plan: Plan, found: Prediction) -> str:
 
 
 def tables(costs: Costs) -> Iterator[str]:
+    yield constants(costs)
     yield by_workers(costs)
     yield by_load(costs)
     if "ray" in costs:
         yield by_nodes(costs)
+
+
+def constants(costs: Costs) -> str:
+    """The model: what was measured."""
+    database, kept, memory = costs["database"], costs["kept_bytes"], costs["memory_mib"]
+
+    def line(cost: Mapping[str, float]) -> str:
+        return f"{cost['run'] * 1e6:.0f} µs a run and {cost['statement'] * 1e6:.0f} µs a statement"
+
+    a_run = sum(database[name]["run"] for name in ("enqueue", "claim", "settle"))
+    rows = [
+        *((f"PostgreSQL, {name}: processor", line(database[name])) for name in ("enqueue", "claim", "settle")),
+        ("PostgreSQL, a claim that finds nothing: processor", f"{database['nothing']['statement'] * 1e6:.0f} µs"),
+        ("PostgreSQL, a look after a ring: processor", f"{database['look']['statement'] * 1e6:.0f} µs"),
+        ("PostgreSQL, a core, large batches, from enqueue to settlement", f"{_rounded(1 / a_run)} runs/s"),
+        ("the process that enqueues: processor", line(costs["enqueuer"])),
+        ("a worker's loop, a claim or a settlement: processor", line(costs["worker"]["claim"])),
+        ("a child: processor", f"{costs['child_run'] * 1e6:.0f} µs a run"),
+        ("a round trip to the database, on one machine", f"{costs['moments']['round_trip'] * 1000:.2f} ms"),
+        (
+            "a commit, beyond that",
+            f"{costs['moments']['commit'] * 1000:.2f} ms; p99 {costs['moments']['commit_p99'] * 1000:.1f} ms in all",
+        ),
+        ("the doorbell, one way", f"{costs['moments']['ring'] * 1000:.2f} ms"),
+        ("write-ahead log", ", ".join(f"{name} {count} bytes" for name, count in costs["wal_bytes"].items())),
+        ("a finished run that is kept", f"{kept['run']} bytes in the table, {kept['run_indexes']} in its indexes"),
+        ("its attempt", f"{kept['attempt']} bytes in the table, {kept['attempt_indexes']} in its indexes"),
+        ("connections of a worker whose tasks do not use the database", f"{costs['connections']}"),
+        (
+            f"memory (PSS), control process; fork server and {memory['children']} children",
+            f"{memory['control']:.0f} MiB; {memory['fork_server_and_children']:.0f} MiB",
+        ),
+    ]
+    if ray := costs.get("ray"):
+        parts = ("control", "envoy", "foreman", "process", "rest")
+        told = ", ".join(f"{part} {ray[f'{part}_run'] * 1e6:.0f}" for part in parts)
+        rows.append(("on Ray: processor, µs a run", told))
+        rows.append(("on Ray: pickup of a single run, p50", f"{ray['pickup'] * 1000:.1f} ms"))
+    return "\n".join(["| what | measured |", "|---|---|", *(f"| {what} | {value} |" for what, value in rows)])
 
 
 def by_workers(costs: Costs) -> str:

@@ -95,12 +95,21 @@ def figures(*, rounds: int, quick: bool, rows: int | None) -> Iterator[Figure]:
             minutes = watched(worker, Path(name), rate, seconds, minute)
             after = capacity(worker, drained)
     tell(count, took, rate, minutes, minute)
-    yield from judged(count, rate, empty, before, after, minutes)
+    # Retention comes once a minute, vacuum too: of less than that one part has them and another has not.
+    yield from judged(count, rate, empty, before, after, minutes, held=not quick)
 
 
 def judged(
-    count: int, rate: float, empty: Capacity, before: Capacity, after: Capacity, minutes: Sequence[Minute]
+    count: int,
+    rate: float,
+    empty: Capacity,
+    before: Capacity,
+    after: Capacity,
+    minutes: Sequence[Minute],
+    *,
+    held: bool,
 ) -> Iterator[Figure]:
+    """Whether the last minute is as the first, as a target if the minutes are ``held`` to it."""
     first, last = minutes[0], minutes[-1]
     for what, mine in (("before the inflow", before), ("after the inflow", after)):
         yield Figure(
@@ -114,7 +123,7 @@ def judged(
         ours=f"{last.settled:,.0f}/s",
         limit=f"{first.settled:,.0f}/s",
         ratios=[last.settled / first.settled],
-        at_least=0.8,
+        at_least=0.8 if held else None,
     )
     for what, of in (("claim", lambda each: each.claim), ("pickup", lambda each: each.pickup)):
         for place, name in enumerate(("p50", "p99")):
@@ -124,7 +133,7 @@ def judged(
                 ours=f"{mine * 1000:.2f} ms",
                 limit=f"{theirs * 1000:.2f} ms",
                 ratios=[mine / theirs],
-                at_most=1.2 if (what, name) == ("claim", "p99") else None,
+                at_most=1.2 if held and (what, name) == ("claim", "p99") else None,
             )
 
 

@@ -1,5 +1,6 @@
 """The simulation under benchmarks/: what can be calculated by hand it must reproduce. Nothing is timed."""
 
+import json
 import math
 import random
 from itertools import pairwise
@@ -7,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks import simulation
+from benchmarks import simulate, simulation
+from benchmarks.costs import RESULTS
 from benchmarks.measure import percentile
 from benchmarks.simulation import Clock, Cores, Plan, Serial, predict
 from django_manta import conf, ringing
@@ -180,3 +182,8 @@ def test_it_has_the_habits_of_the_real_parts() -> None:
 def test_percentiles_are_of_those_who_waited() -> None:
     assert percentile([3.0, 1.0, 2.0], 0.5) == 2.0
     assert math.isclose(percentile(list(range(1, 101)), 0.99), 99)
+
+
+def test_the_page_tells_the_costs_that_were_measured() -> None:
+    page = RESULTS.parent.parent.parent / "docs" / "scale.md"
+    assert simulate.constants(json.loads(RESULTS.read_text())) in page.read_text()
