@@ -130,6 +130,8 @@ class Plan:
     nodes: int = 0
     node_cores: int = 8
     task_seconds: float = 0.0
+    #: How much shorter or longer single runs are, as a share: those of equal length end together, and are settled so.
+    spread: float = 0.0
     #: Whether the task computes, or waits.
     busy: bool = False
     #: Runs a second that come in; 0: `runs` are there at the beginning.
@@ -155,6 +157,8 @@ class Prediction:
     throughput: float
     pickup_p50: float
     pickup_p99: float
+    #: Processor seconds of the database for each run that was settled.
+    database_run: float
     #: Of each part, from 0 to 1, of workers the busiest: of its processors (database, workers, machine), or of its
     #: time, waiting included (a worker's loop, its children, the foreman, the slots on Ray).
     utilisation: dict[str, float]
@@ -170,7 +174,7 @@ class Prediction:
         return max(self.utilisation, key=lambda name: self.utilisation[name])
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Run:
     ready_at: float
 
@@ -185,10 +189,12 @@ class Database:
         self.network = costs["moments"]["round_trip"] + network
         self.wait = costs["moments"]["commit"] + self.network
         self.queue: deque[Run] = deque()
+        self.used = 0.0
 
     def send(self, kind: str, runs: int, then: Then) -> None:
         cost = self.costs[kind]
         seconds = cost["statement"] + runs * cost["run"]
+        self.used += seconds
         wait = self.network if kind in READS else self.wait
         self.cores.use(seconds, lambda: self.clock.after(wait, then))
 
@@ -360,20 +366,21 @@ class Children(Executors):
                 self._start(child)
 
     def _start(self, child: Child) -> None:
-        plan = self.world.plan
+        plan, task = self.world.plan, self.world.duration()
         self.world.start(child.held[0], self.each / 2)
         child.ending, child.began = False, self.world.clock.now
         if plan.task_seconds >= FETCH_SECONDS:
-            self.world.clock.after(plan.task_seconds - FETCH_SECONDS, lambda: self._fetch(child))
+            run = child.held[0]
+            self.world.clock.after(plan.task_seconds - FETCH_SECONDS, lambda: self._fetch(child, run))
         if plan.busy:
-            self.cores.use(self.each + plan.task_seconds, lambda: self._end(child))
-        elif plan.task_seconds:
-            self.cores.use(self.each, lambda: self.world.clock.after(plan.task_seconds, lambda: self._end(child)))
+            self.cores.use(self.each + task, lambda: self._end(child))
+        elif task:
+            self.cores.use(self.each, lambda: self.world.clock.after(task, lambda: self._end(child)))
         else:
             self.cores.use(self.each, lambda: self._end(child))
 
-    def _fetch(self, child: Child) -> None:
-        if len(child.held) == 1:
+    def _fetch(self, child: Child, run: Run) -> None:
+        if len(child.held) == 1 and child.held[0] is run:
             child.ending = True
             self.worker.step()
 
@@ -426,17 +433,17 @@ class Nodes:
             self._launch()
             return
         self.world.start(left.popleft(), self.each / 2)
-        plan, began = self.world.plan, self.world.clock.now
+        busy, task, began = self.world.plan.busy, self.world.duration(), self.world.clock.now
 
         def end() -> None:
             self.occupied += self.world.clock.now - began
             self.foreman.use(self.costs["foreman_run"] / 2, worker.ended)
             self._next(left, worker)
 
-        if plan.busy:
-            self.cores.use(self.each + plan.task_seconds, end)
+        if busy:
+            self.cores.use(self.each + task, end)
         else:
-            self.cores.use(self.each, lambda: self.world.clock.after(plan.task_seconds, end))
+            self.cores.use(self.each, lambda: self.world.clock.after(task, end))
 
 
 class OnRay(Executors):
@@ -523,6 +530,11 @@ class World:
 
     # -- what happens ----------------------------------------------------------------------------
 
+    def duration(self) -> float:
+        """Of the next run's own code."""
+        plan = self.plan
+        return plan.task_seconds * (1 + plan.spread * self.dice.uniform(-1, 1) if plan.spread else 1)
+
     def start(self, run: Run, before_first_line: float) -> None:
         self.pickups.append((run.ready_at, self.clock.now + before_first_line - run.ready_at))
 
@@ -583,6 +595,7 @@ class World:
             throughput=count / (end - begin),
             pickup_p50=percentile(waits, 0.5),
             pickup_p99=percentile(waits, 0.99),
+            database_run=self.database.used / max(1, self.done),
             utilisation=utilisation,
             left=len(self.database.queue),
         )
