@@ -99,9 +99,9 @@ def foremen() -> list[psutil.Process]:
 
 
 def named(name: str) -> list[psutil.Process]:
-    """Ray's processes of that name, youngest first."""
+    """Processes of that name on the clusters that this process has started, youngest first; nobody else's."""
     found = []
-    for process in psutil.process_iter():
+    for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
             if process.cmdline()[:1] == [name] or process.name().startswith(name):
                 found.append(process)

@@ -89,9 +89,8 @@ def test_a_killed_worker_is_found_and_its_runs_taken_over(start_worker: Start) -
     second = start_worker(LEASE_SECONDS=2).ready()
     wait_for(lambda: Run.objects.running().count() >= 3, 30, first.tell)
     first.signal(signal.SIGKILL)
-    killed = time.monotonic()
-    ended(*results, limit=30, worker=second)
-    assert time.monotonic() - killed < 2 + 2 + 4
+    # Long before its lease would have ended by the default, which is 30 s.
+    ended(*results, limit=25, worker=second)
     assert states() == {"SUCCESSFUL": 12}
     assert fsck.check(Ledger()) == []
 
