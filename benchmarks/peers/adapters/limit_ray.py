@@ -17,7 +17,9 @@ def measures(sizes: Sizes) -> dict[str, Callable[[], Sample]]:
     import ray
 
     ray.init(address="local", num_cpus=PROCESSES, include_dashboard=False, log_to_driver=False)
-    ray.get([_remote(work.resize).remote(*work.ARGUMENTS) for _ in range(min(2_000, sizes.drain))])
+    # One for all calls: each that is made is a function of its own to Ray.
+    resize = _remote(work.resize)
+    ray.get([resize.remote(*work.ARGUMENTS) for _ in range(min(2_000, sizes.drain))])
     return {
         "pickup": lambda: singles(sizes, lambda began, ended, started: (started - began) / 1e6),
         "result": lambda: singles(sizes, lambda began, ended, started: (ended - began) / 1e6),
