@@ -318,11 +318,12 @@ class Measures:
         return sorted(samples, key=lambda sample: sample.value)[len(samples) // 2]
 
     def _drained(self, count: int, most: int) -> Sample:
-        self.at_work()
+        workers = self.at_work()
         # The workers have nothing to do, so that nothing of theirs is in the way.
         self.adapter.purge()
-        self.adapter.fill(count)
-        began, wall = time.perf_counter(), time.time()
+        with workers.still():
+            self.adapter.fill(count)
+            began, wall = time.perf_counter(), time.time()
         done, seconds = self._finish(most, began, self.sizes.limit)
         if hasattr(self.adapter, "moments"):
             found = [moment - wall for moment in self.adapter.moments(most)]

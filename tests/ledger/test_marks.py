@@ -2,9 +2,11 @@
 
 import random
 from datetime import timedelta
+from json import loads
 from uuid import UUID
 
 import pytest
+from django.db import OperationalError
 
 from django_manta.ledger import Claimed, Ledger, marks
 from django_manta.states import Outcome, State
@@ -17,6 +19,8 @@ pytestmark = pytest.mark.postgres
 def mine(monkeypatch: pytest.MonkeyPatch) -> marks.Marks:
     """Marks that hold until a batch is not full."""
     monkeypatch.setattr(marks, "REST_SECONDS", 1_000.0)
+    monkeypatch.setattr(marks, "LONGEST_SECONDS", 1_000.0)
+    monkeypatch.setattr(marks, "CHEAP_SECONDS", 1_000.0)
     return marks.Marks()
 
 
@@ -91,12 +95,85 @@ def test_a_pause_and_a_lost_lease_hold_behind_a_mark_as_well(ledger: Ledger, min
     assert take(ledger, mine, 2) == []
 
 
-def test_very_many_priorities_are_not_marked(mine: marks.Marks, ledger: Ledger) -> None:
+def test_of_very_many_priorities_the_highest_are_marked(mine: marks.Marks, ledger: Ledger) -> None:
     for priority in range(marks.PRIORITIES + 2):
         enqueue(ledger, priority=priority)
     enqueue(ledger, 3, priority=-1)
     assert len(take(ledger, mine, marks.PRIORITIES + 2)) == marks.PRIORITIES + 2
-    assert not mine.hold(["default"])
+    assert marked(mine) == list(range(marks.PRIORITIES + 1, 1, -1))
+    assert len(take(ledger, mine, 3)) == 3
+
+
+def marked(mine: marks.Marks, queue: str = "default") -> list[int]:
+    """The priorities that claims begin behind the last run of."""
+    return [part["priority"] for part in loads(mine.parts(queue)) if "priority" in part]
+
+
+def test_a_priority_that_came_and_went_stays_marked(
+    ledger: Ledger, mine: marks.Marks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its entries may be there still, before all others."""
+    enqueue(ledger, 4, priority=5)
+    enqueue(ledger, 20)
+    take(ledger, mine, 4)
+    assert marked(mine) == [5]
+    monkeypatch.setattr(marks.time, "monotonic", lambda: 1e9)
+    # All of the queue, because it is time.
+    take(ledger, mine, 4)
+    assert marked(mine) == [5, 0]
+
+
+def test_of_a_priority_that_a_look_did_not_come_to_the_mark_is_given_up(ledger: Ledger, mine: marks.Marks) -> None:
+    enqueue(ledger, 3, priority=5)
+    [first, *_] = [*take(ledger, mine, 3), *enqueue(ledger, 3)]
+    take(ledger, mine, 2)
+    assert marked(mine) == [5, 0]
+    ledger.settle([settlement(first, outcome=Outcome.RETURNED, next_state=State.READY)], "worker")
+    mine.looked("default", [first], 0.0, full=True)
+    assert marked(mine) == [5]
+
+
+def test_where_a_look_takes_long_it_waits_until_it_is_due(
+    ledger: Ledger, mine: marks.Marks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(marks, "CHEAP_SECONDS", -1.0)
+    enqueue(ledger, 6)
+    [first, *_] = take(ledger, mine, 4)
+    ledger.settle([settlement(first, outcome=Outcome.RETURNED, next_state=State.READY)], "worker")
+    assert len(take(ledger, mine, 4)) == 2
+    # It is told when to come again.
+    assert mine.look_at is not None
+    assert mine.are_dear(["default"])
+    assert take(ledger, mine, 4) == []
+    [late] = enqueue(ledger)
+    assert ids(take(ledger, mine, 4)) == [late]
+    monkeypatch.setattr(marks.time, "monotonic", lambda: 1e9)
+    assert ids(take(ledger, mine, 4)) == [first.id]
+    assert mine.look_at is None
+
+
+def test_a_look_at_one_queue_leaves_the_marks_of_another(ledger: Ledger, mine: marks.Marks) -> None:
+    enqueue(ledger, 10, queue="much")
+    ledger.claim("worker", ["much"], 2, marks=mine)
+    assert mine.hold("much")
+    for _ in range(2):
+        assert ledger.claim("worker", ["none"], 2, marks=mine) == []
+    assert mine.hold("much")
+
+
+def test_what_was_claimed_is_not_lost_with_a_look_that_takes_too_long(
+    ledger: Ledger, mine: marks.Marks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enqueue(ledger, 5)
+    assert len(take(ledger, mine, 3)) == 3
+
+    def too_long(*args: object) -> list[Claimed]:
+        raise OperationalError("canceling statement due to statement timeout")
+
+    monkeypatch.setattr(ledger, "_claim", too_long)
+    assert len(take(ledger, mine, 10)) == 2
+    with pytest.raises(OperationalError):
+        ledger.claim("worker", ["other"], 10, marks=mine)
 
 
 def test_queues_take_turns_behind_their_marks(ledger: Ledger, mine: marks.Marks) -> None:
@@ -108,7 +185,7 @@ def test_queues_take_turns_behind_their_marks(ledger: Ledger, mine: marks.Marks)
         claims = ledger.claim("worker", queues, 10, marks=mine)
         assert len(claims) == 10
         taken.append(sum(claim.queue == "little" for claim in claims))
-        assert mine.hold(queues)
+        assert mine.hold("much")
     # A third at least, as long as there are some, and no more than half.
     assert taken[0] == 5
     assert sum(taken) == 12

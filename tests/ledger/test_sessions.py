@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
-from django.db import DataError, IntegrityError, OperationalError, connection
+from django.db import DatabaseError, DataError, IntegrityError, OperationalError, connection
 
 from django_manta.ledger import DjangoSession, Ledger, PostgresSession, own_session
 from django_manta.ledger.session import dialect_of, statement
@@ -204,3 +204,14 @@ def test_it_can_be_closed_and_used_again(own: Ledger) -> None:
 def test_an_own_session_on_sqlite_is_a_copy_of_djangos(own: Ledger) -> None:
     assert isinstance(own.session, DjangoSession)
     assert own.session.connection.settings_dict["NAME"] == connection.settings_dict["NAME"]
+
+
+@pytest.mark.postgres
+def test_a_commit_that_fails_leaves_no_transaction_open(own: Ledger) -> None:
+    """Also where two things are said at once, and the first of them fails."""
+    with pytest.raises(DatabaseError), own.session.transaction():
+        own.session.is_repeatable()
+        with pytest.raises(DatabaseError):
+            sql(own, "SELECT 1 / 0")
+    assert not own.session.in_transaction()
+    assert own.next_due() is None

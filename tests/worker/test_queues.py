@@ -2,7 +2,7 @@
 
 from django_manta.models import Run, Worker
 from tests.app import tasks
-from tests.worker.conftest import Start, states, wait_for
+from tests.worker.conftest import Start, ended, states, wait_for
 
 #: No QUEUES: any name is a queue.
 ANY = {"MANTA_TEST_QUEUES": "[]"}
@@ -25,6 +25,14 @@ def test_without_declared_queues_some_can_be_left_out(start_worker: Start) -> No
     wait_for(lambda: states() == {"SUCCESSFUL": 1, "READY": 1}, 30, worker.tell)
     assert worker.wait(30) == 0, worker.tell()
     assert Run.objects.successful().get().queue == "urgent"
+
+
+def test_where_there_is_room_for_one_run_only_the_queues_take_turns(start_worker: Start) -> None:
+    tasks.sleep.map([0.1] * 40)
+    few = tasks.sleep.using(queue_name="slow").map([0.1] * 3)
+    worker = start_worker("--processes", "1").ready()
+    ended(*few, worker=worker)
+    assert Run.objects.filter(queue="default").finished().count() < 40
 
 
 def test_a_queue_that_chose_another_runner_is_left_to_its_workers(start_worker: Start) -> None:

@@ -1,5 +1,6 @@
 """Whom a worker wakes when something becomes ready by its doing."""
 
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from uuid import UUID
@@ -7,6 +8,7 @@ from uuid import UUID
 import pytest
 
 from django_manta.ledger import Ledger
+from django_manta.models import Run
 from django_manta.ringing import UNKNOWN
 from django_manta.worker.doorbell import PostgresDoorbell
 from tests.app import tasks
@@ -58,3 +60,13 @@ def test_what_it_has_no_room_for_wakes_others(start_worker: Start, bell: Postgre
     Ledger().release([UUID(first.id)])
     ended(first, worker=worker)
     wait_for(lambda: UNKNOWN in bell.rang(), 20, worker.tell)
+
+
+def test_what_a_worker_gives_back_when_it_leaves_wakes_others(start_worker: Start, bell: PostgresDoorbell) -> None:
+    tasks.sleep.map([0.01] * 600)
+    worker = start_worker("--queues", "default", "--processes", "1").ready()
+    wait_for(lambda: Run.objects.successful().count() > 20, 30, worker.tell)
+    worker.signal(signal.SIGTERM)
+    assert worker.wait(20) == 0, worker.tell()
+    assert Run.objects.ready().exists()
+    assert UNKNOWN in bell.rang()

@@ -22,7 +22,7 @@ from django.db import DatabaseError, DataError, IntegrityError
 from django_manta import text
 from django_manta.exceptions import WrongKey
 from django_manta.ledger import rows
-from django_manta.ledger.marks import Marks
+from django_manta.ledger.marks import QUEUES, Marks
 from django_manta.ledger.records import (
     AttemptRecord,
     Claimed,
@@ -119,7 +119,7 @@ class Ledger:
             "horizon": horizon,
             "not_tasks": self.dialect.listing(not_tasks),
         }
-        if marks is None or horizon is not None or not_tasks or self.dialect.name != "postgres":
+        if marks is None or horizon is not None or not_tasks or len(queues) > QUEUES or self.dialect.name != "postgres":
             # What is passed over is still there: no mark may go behind it.
             claims = self._claim(queues, params, limit)
         else:
@@ -143,27 +143,54 @@ class Ledger:
         return [rows.claimed(self.dialect, row) for row in taken]
 
     def _claim_behind(self, queues: Sequence[str], params: dict[str, Any], limit: int, marks: Marks) -> list[Claimed]:
-        """From behind the marks; from all of the queues when that is due, or gives less than was asked for."""
+        """One queue after the other, each from behind its mark, or all of it when that is due. They share the limit."""
         claims: list[Claimed] = []
-        if marks.hold(queues):
-            # What one queue cannot fill is left to the others.
-            wanted = list(queues)
-            while wanted and len(claims) < limit:
-                queue = wanted.pop(0)
-                share = math.ceil((limit - len(claims)) / (len(wanted) + 1))
+        marks.look_at = None
+        if not any(map(marks.hold, queues)):
+            self._look_through(queues, params, limit, marks, claims)
+            return claims
+        #: What one queue cannot fill is left to the others.
+        wanted = list(queues)
+        while wanted and len(claims) < limit:
+            queue = wanted.pop(0)
+            share = math.ceil((limit - len(claims)) / (len(wanted) + 1))
+            found: list[Claimed] = []
+            if marks.hold(queue):
                 asked = {"worker": params["worker"], "queue": queue, "limit": share, "parts": marks.parts(queue)}
                 found = [rows.claimed(self.dialect, row) for row in self.session.rows("claim_behind", asked)]
-                marks.took(found)
+                marks.took(queue, found, full=len(found) == share)
                 claims += found
-                if len(found) == share:
-                    wanted.append(queue)
-        if len(claims) < limit:
-            began = time.monotonic()
-            claims += self._claim(queues, params, limit - len(claims))
-            marks.looked(time.monotonic() - began)
-        if len(claims) >= limit:
-            marks.took(claims)
+                if len(found) < share and marks.is_dear(queue):
+                    marks.put_off(queue)
+                    continue
+            if len(found) < share:
+                found += self._look_through([queue], params, share - len(found), marks, claims)
+            if len(found) == share:
+                wanted.append(queue)
         return claims
+
+    def _look_through(
+        self, queues: Sequence[str], params: dict[str, Any], limit: int, marks: Marks, claims: list[Claimed]
+    ) -> list[Claimed]:
+        """Claim from all of some queues, from their beginning. Adds to ``claims``."""
+        began = time.monotonic()
+        try:
+            found = self._claim(queues, params, limit)
+        except DatabaseError:
+            # It may take longer than a statement may. What was claimed behind the marks is ours all the same.
+            for queue in queues:
+                marks.looked(queue, (), time.monotonic() - began, full=False)
+            if not claims:
+                raise
+            logger.warning("Could not look through all of %s; once more in a while.", queues, exc_info=True)
+            return []
+        seconds, full = time.monotonic() - began, len(found) >= limit
+        for queue in queues:
+            of_it = [claim for claim in found if claim.queue == queue]
+            if of_it or not full:
+                marks.looked(queue, of_it, seconds, full=full)
+        claims += found
+        return found
 
     def settle(
         self, settlements: Iterable[Settleable], worker: str | None = None, *, recovering: bool = False

@@ -68,13 +68,13 @@ class Direct:
             self.is_repeatable = False
             self._say(b"BEGIN")
             yield
+            # Without waiting for the disk, which takes longer than all the rest of a short transaction.
+            self._say(b"SET LOCAL synchronous_commit = off; COMMIT" if self.is_repeatable else b"COMMIT")
         except BaseException:
             # Where the connection is gone, so is the transaction.
             with suppress(psycopg.Error):
                 self._link.exec_(b"ROLLBACK")
             raise
-        # Without waiting for the disk, which takes longer than all the rest of a short transaction.
-        self._say(b"SET LOCAL synchronous_commit = off; COMMIT" if self.is_repeatable else b"COMMIT")
 
     def _say(self, command: bytes) -> None:
         result = self._link.exec_(command)

@@ -1,18 +1,19 @@
 """
-Where a worker's claims begin while there is a backlog: behind what it has taken already.
+Where a worker's claims begin: behind what it has taken already.
 
 A run that was claimed leaves its entry in the index of READY runs until the database has cleaned up there, which it
 cannot do as long as any transaction is older than the claim. A report that takes ten minutes makes every claim walk
-over the entries of all that was done in ten minutes, and each is slower than the last. So a worker whose batch was
-full remembers, for each priority, the last that it took, and begins behind it.
+over the entries of all that was done in ten minutes, and each is slower than the last. So a worker remembers, for each
+queue and priority, the last run that it took, and begins behind it.
 
 What becomes READY before that place (given back, tried again, due, or committed late) would be passed over. Therefore
-all of the queue is looked at when a batch is not full, and otherwise again and again: every REST_SECONDS, unless
-looking takes so long that it would cost more than a twentieth of the time.
+all of the queue is looked at again and again: whenever a batch is not full, as long as that is cheap; and otherwise
+after REST_TIMES as long as it took the last time, so that it costs no more than a twentieth of the time.
 """
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from json import dumps
 from typing import NamedTuple
 from uuid import UUID
@@ -20,12 +21,23 @@ from uuid import UUID
 from django_manta.ledger.records import Claimed
 from django_manta.moments import to_datetime
 
-#: How long one may go without a look at the whole queue, and how many times as long as such a look takes.
+#: How long one goes without a look at the whole queue while there is a backlog, and how many times as long as it takes;
+#: and never longer than this: whatever waits before the mark waits so long.
 REST_SECONDS = 0.25
 REST_TIMES = 20
+LONGEST_SECONDS = 20.0
 
-#: With more priorities than this a look at the whole queue is not dearer.
+#: A look that takes no longer is worth it whenever a batch is not full.
+CHEAP_SECONDS = 0.005
+
+#: To claim a run takes about so long by itself.
+CLAIM_SECONDS = 0.0001
+
+#: For so many priorities the last run is remembered: for the highest, which are looked at first.
 PRIORITIES = 8
+
+#: Of more queues than this all are looked at in one statement: behind marks each would be one of its own.
+QUEUES = 4
 
 
 class Mark(NamedTuple):
@@ -35,22 +47,55 @@ class Mark(NamedTuple):
     id: UUID
 
 
+@dataclass(slots=True)
+class _Line:
+    """One queue."""
+
+    marks: dict[int, Mark] = field(default_factory=dict)
+    look_at: float = 0.0
+    #: How long it took to look at all of it.
+    seconds: float = 0.0
+    #: It gave as many as were asked for the last time: there are more.
+    is_long: bool = False
+
+    @property
+    def is_dear(self) -> bool:
+        return self.seconds > CHEAP_SECONDS
+
+
 class Marks:
     """The marks of one worker, by queue and priority."""
 
     def __init__(self) -> None:
-        self._marks: dict[str, dict[int, Mark]] = {}
-        self._look_at = 0.0
+        self._lines: dict[str, _Line] = {}
+        #: When a queue has to be looked at that was not, although it gave less than was asked for.
+        self.look_at: float | None = None
 
-    def hold(self, queues: Iterable[str]) -> bool:
-        """Whether a claim from these queues may begin behind them."""
-        return time.monotonic() < self._look_at and any(queue in self._marks for queue in queues)
+    def hold(self, queue: str) -> bool:
+        """Whether a claim from this queue should begin behind them: without a backlog it is quick to look at all."""
+        line = self._lines.get(queue)
+        if line is None or not line.marks or not (line.is_long or line.is_dear):
+            return False
+        return time.monotonic() < line.look_at
+
+    def is_dear(self, queue: str) -> bool:
+        """Whether to look at all of it takes so long that it is not done whenever there is nothing behind the mark."""
+        line = self._lines.get(queue)
+        return line is not None and line.is_dear
+
+    def are_dear(self, queues: Iterable[str]) -> bool:
+        return any(map(self.is_dear, queues))
+
+    def put_off(self, queue: str) -> None:
+        """All of the queue should be looked at, and will be when that is due."""
+        due = self._lines[queue].look_at
+        self.look_at = due if self.look_at is None else min(self.look_at, due)
 
     def parts(self, queue: str) -> str:
         """Where in a queue something may be, best first, as JSON."""
         parts: list[dict[str, object]] = []
         last: int | None = None
-        for priority, mark in sorted(self._marks.get(queue, {}).items(), reverse=True):
+        for priority, mark in sorted(self._lines[queue].marks.items(), reverse=True):
             # Between the priorities that are marked there may be others.
             parts.append({"below": last, "above": priority})
             parts.append({"priority": priority, "deadline": str(to_datetime(mark.deadline)), "id": mark.id.hex})
@@ -58,17 +103,32 @@ class Marks:
         parts.append({"below": last, "above": None})
         return dumps(parts)
 
-    def looked(self, seconds: float) -> None:
-        """All was looked at, which took so long."""
-        self._marks.clear()
-        self._look_at = time.monotonic() + max(REST_SECONDS, REST_TIMES * seconds)
-
-    def took(self, claims: Iterable[Claimed]) -> None:
-        """A full batch. Whatever was READY before the last of each priority is taken, or others are taking it."""
+    def took(self, queue: str, claims: Sequence[Claimed], *, full: bool) -> None:
+        """
+        From behind the marks, or from a whole queue, as many as were asked for (``full``) or less. Whatever was READY
+        before the last of each priority is taken, or others are taking it.
+        """
+        line = self._lines[queue]
+        line.is_long = full
+        marks = line.marks
         for claim in claims:
-            marks = self._marks.setdefault(claim.queue, {})
             mark = Mark(claim.deadline, claim.id)
             if claim.priority not in marks or marks[claim.priority] < mark:
                 marks[claim.priority] = mark
-        for queue in [queue for queue, marks in self._marks.items() if len(marks) > PRIORITIES]:
-            del self._marks[queue]
+                if len(marks) > PRIORITIES:
+                    del marks[min(marks)]
+
+    def looked(self, queue: str, claims: Sequence[Claimed], seconds: float, *, full: bool) -> None:
+        """
+        All of a queue was looked at, from its beginning, which took so long; up to the last of ``claims``, if these are
+        as many as were asked for.
+        """
+        line = self._lines.setdefault(queue, _Line())
+        if full:
+            # Of a priority that it did not come to, something may be before the mark. Of those above it is all taken.
+            last = min((claim.priority for claim in claims), default=None)
+            line.marks = {priority: mark for priority, mark in line.marks.items() if last is None or priority > last}
+        # Without what it takes to claim them, wherever they are.
+        line.seconds = seconds - CLAIM_SECONDS * len(claims)
+        line.look_at = time.monotonic() + min(max(REST_SECONDS, REST_TIMES * seconds), LONGEST_SECONDS)
+        self.took(queue, claims, full=full)

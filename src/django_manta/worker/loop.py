@@ -126,6 +126,7 @@ class Worker:
         self._begin()
         self.runner.start()
         # What is here now stays until the end: it need not be looked through each time there is garbage to be found.
+        gc.collect()
         gc.freeze()
         try:
             while not self._is_done():
@@ -186,12 +187,17 @@ class Worker:
         )
 
     def _end(self) -> None:
+        gc.unfreeze()
         self.runner.close()
         self.heart.stop()
         self.caretaker.stop()
         self.heart.join(2)
         self.caretaker.join(2)
         try:
+            if self._must_ring:
+                # What was given back at the end is for others.
+                self._hungry = True
+                self._ring(time.monotonic())
             if not self._ledger.leave(self.id) and self.runner.outlives_worker:
                 # What it had goes on: whoever finds it need not wait for the lease.
                 self._ledger.hand_over(self.id)
@@ -368,7 +374,8 @@ class Worker:
         if not self.backend.queues and not self.given.queues:
             self._hear_of(self._ledger.ready_queues())
         # Who is hungry anyway need not look for something that is ready, which may be behind much that was.
-        seen = house.look(self._ledger, self.id, [] if self._hungry else self._queues)
+        dear = self._marks.look_at is not None and self._marks.are_dear(self._queues)
+        seen = house.look(self._ledger, self.id, [] if self._hungry or dear else self._queues)
         self._look_at = now + LOOK_SECONDS
         self._due_at = None
         if seen.next_due is not None and not self.stop_requested:
@@ -412,19 +419,34 @@ class Worker:
             limit = min(want.limit, CLAIM_LIMIT)
             if self.given.max_runs is not None:
                 limit = min(limit, self.given.max_runs - self.executed - len(self._in_flight))
-            if limit < 1:
+            if limit < 1 or not want.queues:
                 self._others_concerned = True
                 continue
             self._must_reconcile = True
+            # Each time another queue is the first to be served: where there is room for one run only, it is its turn.
+            self._turn += 1
+            first = self._turn % len(want.queues)
             claims = self._ledger.claim(
-                self.id, want.queues, limit, horizon=want.horizon, not_tasks=want.not_tasks, marks=self._marks
+                self.id,
+                [*want.queues[first:], *want.queues[:first]],
+                limit,
+                horizon=want.horizon,
+                not_tasks=want.not_tasks,
+                marks=self._marks,
             )
             self._must_reconcile = False
             self._take_on(claims)
             if len(claims) >= limit:
                 self._hungry = True
+            elif self._marks.look_at is not None:
+                # Something may be there all the same, where it takes long to look.
+                due_at = self._marks.look_at
+                self._look_again_at = due_at if self._look_again_at is None else min(self._look_again_at, due_at)
         self.settler.busy = self._hungry
         self.runner.dispatch()
+
+    #: How many claims there have been.
+    _turn = 0
 
     #: Something became ready by our doing, and perhaps not only what we could claim just now.
     _must_ring = False
@@ -569,7 +591,9 @@ class Worker:
                 tell("not ours any more", level=logging.WARNING, **_facts(claim, self.id))
             else:
                 settled.append(claim.token)
-                given_back = given_back or state is State.READY
+                if state is State.READY:
+                    given_back = True
+                    self._others_concerned = self._others_concerned or claim.queue not in self._queues
                 self._announce(claim, settlement, state)
         if unmoved and self.runner.outlives_worker:
             # If the run has moved on, nobody needs the outcome. If only our lease is lost, whoever adopts it does.

@@ -294,7 +294,12 @@ class Line:
             answer = await self._call("speak", messages.say("attach", worker=self.worker))
             if answer is not None:
                 break
-        told = messages.hear(answer)
+        try:
+            told = messages.hear(answer)
+        except messages.UnknownProtocol as error:
+            # A foreman of another release, which does not understand us either. The others do.
+            self.envoy.tell(["refused", self.name, f"It speaks in {error}."])
+            await asyncio.Event().wait()
         if self.incarnation and told["incarnation"] != self.incarnation:
             raise Gone(self.name)
         self.incarnation = told["incarnation"]
