@@ -43,7 +43,7 @@ Needs a PostgreSQL server in DATABASE_URL, where it creates a scratch database a
 
 FIGURES = """\
 figures: lost (runs that did not end as promised), fsck (findings), and what each storm counts.
-Exit code 0 if every promise was kept, 1 if not."""
+Exit code 0 if every promise was kept, 1 if one was not or a storm could not be run."""
 
 
 def epilog() -> str:
@@ -124,15 +124,18 @@ def rage(options: argparse.Namespace) -> int:
     weather = world.Weather(quick=options.quick, seed=seed, trials=options.trials, seconds=options.seconds)
     print(f"seed {seed}; {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}", flush=True)
     broken = 0
+    unseen: list[str] = []
     with world.scratch():
         for name in options.only or STORMS:
             report, seconds = suffer(name, weather)
-            verdict = "BROKEN" if report.broken else "ok"
+            skipped = "skipped" in report.figures
+            verdict = "BROKEN" if report.broken else "NOT RUN" if skipped else "ok"
             print(f"{name:<12} {report.line()} ({seconds:.0f} s) {verdict}", flush=True)
             for promise in report.broken:
                 print(f"             {promise}", flush=True)
             broken += len(report.broken)
-            if options.report:
+            unseen += [name] if skipped else []
+            if options.report and not skipped:
                 figures = f"{report.line()} ({seconds:.0f} s)"
                 row = table.Row(name, figures, len(report.broken), how(seed, options), table.today())
                 table.write(options.report, [row], STORMS)
@@ -140,6 +143,9 @@ def rage(options: argparse.Namespace) -> int:
         print(f"{broken} promises broken; the logs of the workers: {world.LOGS}")
         return 1
     shutil.rmtree(world.LOGS)
+    if unseen:
+        print(f"not run, so nothing is known of it: {', '.join(unseen)}")
+        return 1
     print("every promise kept")
     return 0
 

@@ -41,6 +41,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if DATABASE == "sqlite" and needs_cluster and "test_runs.py" not in item.nodeid:
                 # Minutes, for the same foreman: what SQLite does differently is seen with any runner.
                 item.add_marker(pytest.mark.skip(reason="needs postgres: one test of Ray on SQLite is enough"))
+    # The longest first: the other process does the rest meanwhile.
+    items.sort(key=lambda item: "tests/ray/" not in item.nodeid)
 
 
 @pytest.fixture(scope="session")

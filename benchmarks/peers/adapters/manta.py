@@ -60,11 +60,11 @@ def fill(count: int) -> None:
 
 
 def finished() -> int:
-    return database.count_rows("manta_run", "finished_at IS NOT NULL")
+    return database.count_rows("manta_run", "state = 'SUCCESSFUL' AND finished_at IS NOT NULL")
 
 
 def moments(most: int) -> list[float]:
-    return database.moments("manta_run", "finished_at", "finished_at IS NOT NULL", most)
+    return database.moments("manta_run", "finished_at", "state = 'SUCCESSFUL' AND finished_at IS NOT NULL", most)
 
 
 def chain(length: int) -> Any:
