@@ -84,9 +84,10 @@ def test_what_outlasts_the_stop_timeout_is_interrupted_and_given_back(start_work
 
 
 def test_a_killed_worker_is_found_and_its_runs_taken_over(start_worker: Start) -> None:
-    results = tasks.sleep.map([0.2] * 12)
     first = start_worker(LEASE_SECONDS=2).ready()
     second = start_worker(LEASE_SECONDS=2).ready()
+    # Now, so that neither is done before the other one has begun.
+    results = tasks.sleep.map([1.0] * 12)
     wait_for(lambda: Run.objects.running().count() >= 3, 30, first.tell)
     first.signal(signal.SIGKILL)
     # Long before its lease would have ended by the default, which is 30 s.
