@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 from django.db import OperationalError
+from psycopg.errors import QueryCanceled
 
 from django_manta.ledger import Claimed, Ledger, marks
 from django_manta.states import Outcome, State
@@ -168,12 +169,27 @@ def test_what_was_claimed_is_not_lost_with_a_look_that_takes_too_long(
     assert len(take(ledger, mine, 3)) == 3
 
     def too_long(*args: object) -> list[Claimed]:
-        raise OperationalError("canceling statement due to statement timeout")
+        raise OperationalError("canceling statement due to statement timeout") from QueryCanceled()
 
     monkeypatch.setattr(ledger, "_claim", too_long)
     assert len(take(ledger, mine, 10)) == 2
     with pytest.raises(OperationalError):
         ledger.claim("worker", ["other"], 10, marks=mine)
+
+
+def test_a_claim_whose_answer_was_lost_is_told_although_something_was_claimed_before(
+    ledger: Ledger, mine: marks.Marks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have been committed: the worker has to ask what it owns."""
+    enqueue(ledger, 5)
+    assert len(take(ledger, mine, 3)) == 3
+
+    def cut(*args: object) -> list[Claimed]:
+        raise OperationalError("server closed the connection unexpectedly")
+
+    monkeypatch.setattr(ledger, "_claim", cut)
+    with pytest.raises(OperationalError):
+        take(ledger, mine, 10)
 
 
 def test_queues_take_turns_behind_their_marks(ledger: Ledger, mine: marks.Marks) -> None:

@@ -47,6 +47,10 @@ ENQUEUE_BATCH = 2_000
 _LONG_AGO = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 
 
+#: PostgreSQL has given a statement up, because it took too long.
+_CANCELED = "57014"
+
+
 @dataclass(frozen=True, slots=True)
 class Pruned:
     """One step of retention: what went, what could not go, and where the next step begins."""
@@ -104,7 +108,7 @@ class Ledger:
         marks: Marks | None = None,
     ) -> list[Claimed]:
         """
-        Take up to ``limit`` ready runs of ``queues`` for ``worker``, in one statement.
+        Take up to ``limit`` ready runs of ``queues`` for ``worker``, in one statement, or behind marks in one a queue.
 
         The queues take turns, so that none starves another; within a queue it is priority, then
         deadline, then first come. With ``horizon``, only runs whose deadline is within so many
@@ -176,11 +180,12 @@ class Ledger:
         began = time.monotonic()
         try:
             found = self._claim(queues, params, limit)
-        except DatabaseError:
-            # It may take longer than a statement may. What was claimed behind the marks is ours all the same.
+        except DatabaseError as error:
             for queue in queues:
                 marks.looked(queue, (), time.monotonic() - began, full=False)
-            if not claims:
+            # It took longer than a statement may, and has done nothing: what was claimed behind the marks is ours all
+            # the same. After anything else nobody knows what it did, and whoever called has to find out.
+            if not claims or graph.code_of(error) != _CANCELED:
                 raise
             logger.warning("Could not look through all of %s; once more in a while.", queues, exc_info=True)
             return []

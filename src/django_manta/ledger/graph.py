@@ -19,7 +19,7 @@ from json import dumps, loads
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from django.db import OperationalError
+from django.db import DatabaseError, OperationalError
 
 from django_manta.ledger.records import Claimed, Settleable, Value
 from django_manta.states import ENDS, Outcome, Role, State, When
@@ -176,7 +176,7 @@ def _arm_or_halve(ledger: "Ledger", ids: Sequence[UUID], new: bool) -> tuple[Pas
     try:
         return *patiently(ledger, lambda: _arm_after_news(ledger, ids, new)), 0
     except OperationalError as error:
-        if _code(error) not in _CONFLICTS | {_HELD} or ledger.session.in_transaction():
+        if code_of(error) not in _CONFLICTS | {_HELD} or ledger.session.in_transaction():
             raise
     if new or len(ids) == 1:
         return Passed(), [], len(ids)
@@ -560,11 +560,12 @@ def patiently[T](ledger: "Ledger", act: Callable[[], T]) -> T:
         try:
             return act()
         except OperationalError as error:
-            if _code(error) not in _CONFLICTS or attempt == _TRIES - 1 or ledger.session.in_transaction():
+            if code_of(error) not in _CONFLICTS or attempt == _TRIES - 1 or ledger.session.in_transaction():
                 raise
             time.sleep(_PAUSE_SECONDS * (attempt + 1))
     raise AssertionError
 
 
-def _code(error: OperationalError) -> str | None:
+def code_of(error: DatabaseError) -> str | None:
+    """What PostgreSQL calls it."""
     return getattr(error.__cause__, "sqlstate", None)

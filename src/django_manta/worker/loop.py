@@ -414,13 +414,13 @@ class Worker:
         if not wanted:
             return
         self._hungry = False
-        self._others_concerned = self._others_concerned or not _is_all(wanted, self._queues)
+        self._passed_over = not _is_all(wanted, self._queues)
         for want in wanted:
             limit = min(want.limit, CLAIM_LIMIT)
             if self.given.max_runs is not None:
                 limit = min(limit, self.given.max_runs - self.executed - len(self._in_flight))
             if limit < 1 or not want.queues:
-                self._others_concerned = True
+                self._passed_over = True
                 continue
             self._must_reconcile = True
             # Each time another queue is the first to be served: where there is room for one run only, it is its turn.
@@ -448,9 +448,11 @@ class Worker:
     #: How many claims there have been.
     _turn = 0
 
-    #: Something became ready by our doing, and perhaps not only what we could claim just now.
+    #: Something became ready by our doing, and perhaps in queues that are not ours.
     _must_ring = False
     _others_concerned = False
+    #: The last claim was not for all that is ready in our queues.
+    _passed_over = False
 
     def _ring(self, now: float) -> None:
         """
@@ -459,7 +461,7 @@ class Worker:
         """
         self._must_ring = False
         others, self._others_concerned = self._others_concerned, False
-        if self._hungry or others:
+        if self._hungry or self._passed_over or others:
             # Whoever has room for it shall not wait for the next look.
             house.ring(self._ledger, house.channel_of(self.backend.config.cluster), UNKNOWN)
         elif self._look_again_at is None:
