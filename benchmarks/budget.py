@@ -114,7 +114,7 @@ _HEADER = wire._HEADER.size
 
 def _ends(claims: list[Claimed], done: list[Execution], kept: Kept) -> list[bytes]:
     return [
-        ended(claim, execution, kept) + wire.frame(wire.Kind.STARTED, claim.token)
+        wire.frame(wire.Kind.NEXT, (ended(claim, execution, kept), claim.token))
         for claim, execution in zip(claims, done, strict=True)
     ]
 
@@ -133,7 +133,7 @@ def _through_a_pipe(frames: list[bytes]) -> list[bytes]:
 def _read(arrived: list[bytes], claims: list[Claimed]) -> list[Written]:
     inbox = wire.Inbox()
     ids = {claim.token: claim.id for claim in claims}
-    ends = [wire.End(*body) for data in arrived for kind, body in list(inbox.feed(data)) if kind is wire.Kind.ENDED]
+    ends = [wire.End(*body[0]) for data in arrived for _, body in list(inbox.feed(data))]
     return [row for end in ends if (row := end.written(ids[end.token])) is not None]
 
 

@@ -12,7 +12,7 @@ hand runs nothing.
 
 import hashlib
 import json
-from base64 import urlsafe_b64encode
+from binascii import b2a_base64
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from hmac import compare_digest
@@ -33,7 +33,30 @@ RESULT_LIMIT = 64 * 1024 * 1024
 #: What the signed message is made of. A new kind of content gets a new version.
 SIGNATURE_VERSION = "1"
 
-_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+_plainly = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def _encoder() -> Callable[[Any], str]:
+    """
+    ``_plainly.encode`` for what ``normalize`` returned, in a third of the time.
+
+    json makes its encoder in C anew for each text, which takes longer than to use it. What it is made of is no
+    public interface: where it does not write what it should, or is not there, we do without.
+    """
+    trial = [{"a": [1, 1.5, True, None, "\u00e9\n"]}, {}, []]
+    try:
+        write = json.encoder.c_make_encoder(  # type: ignore[attr-defined]
+            None, _plainly.default, json.encoder.encode_basestring, None, ":", ",", False, False, False
+        )
+        if "".join(write(trial, 0)) == _plainly.encode(trial):
+            return lambda value: "".join(write(value, 0))
+    except (AttributeError, TypeError):
+        pass
+    return _plainly.encode
+
+
+_encode = _encoder()
+_decode = json.JSONDecoder().raw_decode
 
 
 class HoldsReference(TypeError):
@@ -211,7 +234,8 @@ def _is_sequence(args: Any) -> bool:
 
 
 def decode_arguments(text: str) -> tuple[list[Any], dict[str, Any]]:
-    args, kwargs = json.loads(text)
+    # As we wrote it: there is no space around it that would have to be looked for.
+    [args, kwargs], _ = _decode(text)
     return args, kwargs
 
 
@@ -359,7 +383,10 @@ class _Mac:
         inner, outer = self._inner.copy(), self._outer.copy()
         inner.update(message)
         outer.update(inner.digest())
-        return urlsafe_b64encode(outer.digest()).rstrip(b"=").decode()
+        return b2a_base64(outer.digest(), newline=False).translate(_URL_SAFE, b"=").decode()
+
+
+_URL_SAFE = bytes.maketrans(b"+/", b"-_")
 
 
 class Seal:

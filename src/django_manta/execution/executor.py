@@ -10,11 +10,10 @@ import logging
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from asgiref.sync import async_to_sync
@@ -53,8 +52,7 @@ _CONFLICT_PAUSE_SECONDS = 0.5
 _CONFLICTS = frozenset({"40001", "40P01"})
 
 
-@dataclass(frozen=True, slots=True)
-class Execution:
+class Execution(NamedTuple):
     """How an execution ended. ``settled``: the run's row says so already."""
 
     settlement: Settlement | None

@@ -55,6 +55,10 @@ def interrupt(outcome: Outcome, reason: str) -> None:
         raise TaskCancelled(reason)
 
 
+def _in_main_thread() -> bool:
+    return threading.get_ident() == threading.main_thread().ident
+
+
 class TimeLimit:
     """``with TimeLimit(limit):`` raises TaskTimeout inside the block when ``limit`` has passed."""
 
@@ -66,7 +70,7 @@ class TimeLimit:
 
     def __enter__(self) -> None:
         global _armed, _early
-        if threading.current_thread() is not threading.main_thread():
+        if not _in_main_thread():
             if self._limit.seconds is not None:
                 self._planted = _planted(self._limit, self._limit.seconds)
                 self._planted.__enter__()
@@ -88,7 +92,7 @@ class TimeLimit:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
         global _armed
-        if threading.current_thread() is not threading.main_thread():
+        if not _in_main_thread():
             return self._planted.__exit__(kind, error, trace) if self._planted is not None else None
         # First, so that a signal on the way finds nothing to hit.
         _armed = self._outer

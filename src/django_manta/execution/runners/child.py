@@ -18,6 +18,9 @@ import signal
 import socket
 import sys
 import threading
+
+# signal.getsignal() makes an enum of what it finds, which takes ten times as long as to find it.
+from _signal import getsignal  # type: ignore[import-not-found]
 from collections import deque
 from typing import Any, Never
 
@@ -26,10 +29,10 @@ from django.tasks.signals import log_task_finished, log_task_started, task_finis
 from django_manta.execution import executor, limits, tending
 from django_manta.execution.executor import execute
 from django_manta.execution.output import Recorder
-from django_manta.execution.runners import wire
+from django_manta.execution.runners import kept, wire
 from django_manta.execution.runners.concurrent import Concurrent
 from django_manta.execution.runners.forkserver import die_with
-from django_manta.execution.runners.kept import Kept, ended
+from django_manta.execution.runners.kept import Kept
 from django_manta.execution.runners.wire import Inbox, Kind, frame
 from django_manta.ledger import Claimed
 from django_manta.states import Outcome
@@ -126,37 +129,37 @@ class Child:
     def serve(self) -> int:
         signal.signal(signal.SIGUSR1, self._raise_inside)
         told_by = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
-        self._handlers = {number: signal.getsignal(number) for number in told_by}
+        self._handlers = {int(number): getsignal(number) for number in told_by}
         threading.Thread(target=self._read, name="manta-reader", daemon=True).start()
         self._send(frame(Kind.HELLO, os.getpid()))
-        told = b""
-        while (claim := self._next(wait=not told)) is not None or told:
+        ended: tuple[Any, ...] = ()
+        while (claim := self._next(wait=not ended)) is not None or ended:
             if claim is None:
-                self._send(told)
-                told = b""
+                self._send(frame(Kind.ENDED, ended))
+                ended = ()
                 continue
             self._put_right()
-            started = frame(Kind.STARTED, claim.token)
-            self._send(told + started)
-            # Not sooner: the thread that this wakes would be given the processor while we send.
-            self._busy.set()
-            told = self._execute(claim)
+            self._send(frame(Kind.NEXT, (ended, claim.token)) if ended else frame(Kind.STARTED, claim.token))
+            if not self._busy.is_set():
+                # Not sooner: the thread that this wakes would be given the processor while we send.
+                self._busy.set()
+            ended = self._execute(claim)
         return 0
 
     def _put_right(self) -> None:
         """Begin each execution as the first one began, whatever the last one has changed."""
         self.recorder.begin()
         for number, handler in self._handlers.items():
-            if signal.getsignal(number) != handler:
+            if getsignal(number) is not handler:
                 signal.signal(number, handler)
         limits.forget()
 
     def _next(self, *, wait: bool) -> Claimed | None:
         """The next order; None when there is none and nobody wants to wait, or it is time to leave."""
-        with self._changed:
-            if wait and not self._orders and not self._stopping and self._busy.is_set():
-                self._changed.wait(LINGER_SECONDS)
-        if wait:
+        if wait and not self._orders:
+            with self._changed:
+                if not self._orders and not self._stopping and self._busy.is_set():
+                    self._changed.wait(LINGER_SECONDS)
             self._read_until_there_is_one()
         with self._changed:
             self._current = self._orders[0].token if self._orders else None
@@ -173,11 +176,11 @@ class Child:
             while not self._orders and not self._stopping:
                 self._take_in(self._receive(self.worker))
 
-    def _execute(self, claim: Claimed) -> bytes:
+    def _execute(self, claim: Claimed) -> tuple[Any, ...]:
         execution = execute(claim, executor=self.executor, output=self.recorder.tail)
         with self._changed:
             self._current = None
-        return ended(claim, execution, self._kept)
+        return kept.ended(claim, execution, self._kept)
 
     def _send(self, data: bytes) -> None:
         try:

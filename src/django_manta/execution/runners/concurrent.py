@@ -83,7 +83,7 @@ class Concurrent:
             with self._lock:
                 del self._running[token]
                 self._early.pop(token, None)
-        self._send(ended(claim, execution, self._kept))
+        self._send(frame(Kind.ENDED, ended(claim, execution, self._kept)))
         self._leave_if_done()
 
     def _call_coroutine(

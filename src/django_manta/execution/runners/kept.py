@@ -9,6 +9,7 @@ import contextlib
 import logging
 import threading
 from collections import deque
+from typing import Any
 
 from django.db import Error as DatabaseError
 from django.tasks import task_backends
@@ -52,8 +53,8 @@ class Kept:
                 _settle(backend, settlements, worker)
 
 
-def ended(claim: Claimed, execution: Execution, kept: Kept) -> bytes:
-    """The frame that tells how an execution ended. What is large is settled here, and does not travel."""
+def ended(claim: Claimed, execution: Execution, kept: Kept) -> tuple[Any, ...]:
+    """What a frame tells of how an execution ended. What is large is settled here, and does not travel."""
     if execution.settlement is None:
         return wire.gone(claim.token)
     row = wire.write(execution.settlement)

@@ -362,31 +362,39 @@ class Pool:
                 return
 
     def _heed(self, child: Child, kind: Kind, body: Any) -> None:
-        if kind is Kind.ENDED:
-            end = End(*body)
-            child.peak_memory = end.peak_memory
-            flight = child.held.pop(end.token, None)
-            if flight is None:
-                # The lease under which it was given was lost meanwhile: nobody waits for its end.
-                return
-            child.executed += 1
-            self._on_ended(flight, end.written(flight.claim.id), end.settled)
-            if self._recycles:
-                self._retire_if_worn(child)
+        if kind is Kind.NEXT:
+            self._hear_of_end(child, End(*body[0]))
+            self._hear_of_start(child, body[1])
+        elif kind is Kind.ENDED:
+            self._hear_of_end(child, End(*body))
         elif kind is Kind.STARTED:
-            flight = child.held.get(body)
-            if flight is None:
-                return
-            now = flight.started_at = time.monotonic()
-            if flight.timeout is not None:
-                flight.kill_at = now + flight.timeout + GRACE_SECONDS
-                flight.doomed = Outcome.TIMED_OUT, f"The task ran longer than its timeout of {flight.timeout:g} s."
-            self._on_started(flight)
+            self._hear_of_start(child, body)
         elif kind is Kind.GIVEN_BACK:
             child.asked_back = False
             self._on_returned([child.held.pop(token) for token in body if token in child.held])
         elif kind is Kind.HELLO:
             child.ready = True
+
+    def _hear_of_start(self, child: Child, token: int) -> None:
+        flight = child.held.get(token)
+        if flight is None:
+            return
+        now = flight.started_at = time.monotonic()
+        if flight.timeout is not None:
+            flight.kill_at = now + flight.timeout + GRACE_SECONDS
+            flight.doomed = Outcome.TIMED_OUT, f"The task ran longer than its timeout of {flight.timeout:g} s."
+        self._on_started(flight)
+
+    def _hear_of_end(self, child: Child, end: End) -> None:
+        child.peak_memory = end.peak_memory
+        flight = child.held.pop(end.token, None)
+        if flight is None:
+            # The lease under which it was given was lost meanwhile: nobody waits for its end.
+            return
+        child.executed += 1
+        self._on_ended(flight, end.written(flight.claim.id), end.settled)
+        if self._recycles:
+            self._retire_if_worn(child)
 
     def _retire_if_worn(self, child: Child) -> None:
         worn = self.recycle.runs is not None and child.executed >= self.recycle.runs

@@ -35,6 +35,7 @@ class Kind(IntEnum):
     STARTED = 11  # an execution begins
     ENDED = 12  # an execution ended, with its settlement
     GIVEN_BACK = 13  # tokens that will not be started here
+    NEXT = 14  # an execution ended, and the next begins
 
 
 _KINDS = {int(kind): kind for kind in Kind}
@@ -121,9 +122,9 @@ def _peak_memory(*, now: bool) -> int:
     return _peak
 
 
-def gone(token: int) -> bytes:
-    """The frame of an execution that found its run to be no longer its own."""
-    return frame(Kind.ENDED, (token, False, _peak_memory(now=True)))
+def gone(token: int) -> tuple[Any, ...]:
+    """The End of an execution that found its run to be no longer its own."""
+    return token, False, _peak_memory(now=True)
 
 
 def write(settlement: Settlement) -> Written:
@@ -133,14 +134,14 @@ def write(settlement: Settlement) -> Written:
     return written(settlement)
 
 
-def ended(row: Written, *, settled: bool) -> bytes:
-    """The frame of an outcome. What is settled already need not travel whole."""
+def ended(row: Written, *, settled: bool) -> tuple[Any, ...]:
+    """The End of an outcome, as it travels. What is settled already need not travel whole."""
     told: tuple[Any, ...]
     told = (row.token, settled, _peak_memory(now=False), row.outcome.value, row.next_state.value, row.duration)
     told = (*told, row.told, "" if settled else row.text)
     if row.outcome in WAITING_OUTCOMES:
         told = (*told, row.delegate, tuple(on.hex for on in row.after), row.at_once)
-    return frame(Kind.ENDED, told)
+    return told
 
 
 class Inbox:
