@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from inspect import iscoroutinefunction
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from asgiref.sync import sync_to_async
 from django.core.checks import CheckMessage
@@ -37,6 +37,14 @@ from django_manta.workflow.flow import current_workflow
 
 #: Of so many tasks the options are remembered; those that ``using()`` makes for one call are forgotten with them.
 _REMEMBERED = 256
+
+
+class _Known(NamedTuple):
+    """A task that may be enqueued, its options, and what they make of each of its runs, as fields of NewRun."""
+
+    task: AnyTask
+    effective: options.Effective
+    shared: dict[str, Any]
 
 
 class MantaBackend(BaseTaskBackend):
@@ -79,38 +87,51 @@ class MantaBackend(BaseTaskBackend):
     def validate_task(self, task: AnyTask) -> None:
         super().validate_task(checkable(task))
 
-    def _validate_call(self, task: AnyTask) -> options.Effective:
-        """What ``validate_task`` cannot know before the apps are ready. The options in force."""
+    def _known(self, task: AnyTask) -> "_Known":
+        """What holds for each run of ``task``, remembered while it is: most are of tasks that a module defines."""
+        known = self._remembered.get(id(task))
+        if known is None or known.task is not task:
+            if len(self._remembered) >= _REMEMBERED:
+                self._remembered.clear()
+            known = self._remembered[id(task)] = self._get_to_know(task)
+        if known.effective.atomic and self.database != DEFAULT_DB_ALIAS:
+            # Not remembered: a router may think otherwise the next time.
+            raise InvalidTask(
+                f"{task.module_path}: atomic=True needs manta's tables in the database of your data "
+                f"({DEFAULT_DB_ALIAS!r}), but they are in {self.database!r}."
+            )
+        return known
+
+    @cached_property
+    def _remembered(self) -> "dict[int, _Known]":
+        return {}
+
+    def _get_to_know(self, task: AnyTask) -> "_Known":
+        """Also what ``validate_task`` cannot know before the apps are ready."""
         self.validate_task(task)
-        effective = self._effective(task)
+        effective = options.effective(task, self.config)
         if effective.atomic and iscoroutinefunction(task.func):
             raise InvalidTask(
                 f"{task.module_path} is a coroutine: it holds no transaction and cannot be atomic. Settings say so; "
                 "give it atomic=False."
             )
-        if effective.atomic and self.database != DEFAULT_DB_ALIAS:
-            raise InvalidTask(
-                f"{task.module_path}: atomic=True needs manta's tables in the database of your data "
-                f"({DEFAULT_DB_ALIAS!r}), but they are in {self.database!r}."
-            )
         profile = effective.ray.get("runtime_env")
         if profile is not None and profile not in self.config.runtime_envs:
             known = ", ".join(map(repr, self.config.runtime_envs)) or "none"
             raise InvalidTask(f"{task.module_path}: RUNTIME_ENVS has no profile {profile!r}; it has: {known}.")
-        return effective
-
-    def _effective(self, task: AnyTask) -> options.Effective:
-        """The options of a task, remembered while it is: most enqueues are of tasks that a module defines."""
-        known = self._options.get(id(task))
-        if known is None or known[0] is not task:
-            if len(self._options) >= _REMEMBERED:
-                self._options.clear()
-            known = self._options[id(task)] = task, options.effective(task, self.config)
-        return known[1]
-
-    @cached_property
-    def _options(self) -> dict[int, tuple[AnyTask, options.Effective]]:
-        return {}
+        shared = {
+            "task": task.module_path,
+            "backend": self.alias,
+            "queue": task.queue_name,
+            "priority": int(task.priority),
+            "overrides": options.encode_overrides(task),
+            "metadata": payload.dump(effective.metadata),
+            "run_after": task.run_after,
+            "expires": effective.expires,
+            "hold": effective.hold,
+            "waits": bool(effective.after),
+        }
+        return _Known(task, effective, shared)
 
     # -- enqueue ---------------------------------------------------------------------------------
 
@@ -197,21 +218,8 @@ class MantaBackend(BaseTaskBackend):
 
     def _shared(self, task: AnyTask) -> dict[str, Any]:
         """What all runs of ``task`` that are enqueued together have in common, as fields of NewRun."""
-        effective = self._validate_call(task)
-        return {
-            "task": task.module_path,
-            "backend": self.alias,
-            "queue": task.queue_name,
-            "priority": int(task.priority),
-            "overrides": options.encode_overrides(task),
-            "metadata": payload.dump(effective.metadata),
-            "deadline": _deadline(effective),
-            "run_after": task.run_after,
-            "expires": effective.expires,
-            "hold": effective.hold,
-            "waits": bool(effective.after),
-            "workflow": current_workflow(),
-        }
+        known = self._known(task)
+        return {**known.shared, "deadline": _deadline(known.effective), "workflow": current_workflow()}
 
     def _new_run(self, shared: dict[str, Any], arguments: payload.Arguments) -> NewRun:
         run_id = new_run_id()

@@ -78,7 +78,8 @@ def channel_of(cluster: str) -> str:
 def ring(ledger: Ledger, channel: str, word: str) -> None:
     """Wake the workers, on PostgreSQL. SQLite's workers see the commit itself."""
     if ledger.dialect.name == "postgres":
-        ledger.session.run("ring", {"channel": channel, "word": word})
+        alone = not ledger.session.in_transaction()
+        ledger.session.run("ring", {"channel": channel, "word": word, "alone": alone})
 
 
 def change_counter(ledger: Ledger) -> int:

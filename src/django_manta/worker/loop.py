@@ -288,13 +288,18 @@ class Worker:
             if now >= self._reconcile_at:
                 self._reconcile_at = float("inf")
         self._talk_at = self.runner.talk(self._ledger, now)
-        # Claim first: while the outcomes are settled, the executors have something to do.
+        settle_at = self.settler.next_time()
+        must_settle = settle_at is not None and (settle_at <= now or self._may_idle())
+        if must_settle and not self._more:
+            # Nothing is known to be ready before others hear of these, and perhaps what waited for them.
+            self._settle(now)
+            must_settle = False
         if self._hungry and not self.stop_requested:
             self._claim(now)
         if self._must_ring:
             self._ring(now)
-        settle_at = self.settler.next_time()
-        if settle_at is not None and (settle_at <= now or self._may_idle()):
+        if must_settle:
+            # After the claim: meanwhile the executors have something to do.
             self._settle(now)
         if now >= self._look_at or (self._due_at is not None and now >= self._due_at):
             self._look(now)
@@ -362,7 +367,7 @@ class Worker:
         if not rung:
             return
         self._hear_of([word for word in rung if word not in (CANCEL, UNKNOWN)])
-        self._hungry = True
+        self._hungry = self._more = True
         self._look_again_at = now + DEBOUNCE_SECONDS
         # A queue's name may stand for a run that is due later, and a cancel for one of ours: look.
         self._look_at = now
@@ -382,12 +387,12 @@ class Worker:
             if seen.next_due <= 0:
                 # If somebody holds the row, it is looked at again soon, not at once.
                 promoted = self._ledger.promote()
-                self._hungry = True
+                self._hungry = self._more = True
                 self._look_at = now if promoted else now + LOCKED_SECONDS
             else:
                 self._due_at = now + seen.next_due
         if seen.ready:
-            self._hungry = True
+            self._hungry = self._more = True
         if seen.expired:
             self.caretaker.expire_soon()
         if seen.untold:
@@ -443,10 +448,13 @@ class Worker:
                 due_at = self._marks.look_at
                 self._look_again_at = due_at if self._look_again_at is None else min(self._look_again_at, due_at)
         self.settler.busy = self._hungry
+        self._more = self._hungry or self._passed_over
         self.runner.dispatch()
 
     #: How many claims there have been.
     _turn = 0
+    #: As far as we know, something is ready: the last claim did not bring all there was, or the bell has rung since.
+    _more = True
 
     #: Something became ready by our doing, and perhaps in queues that are not ours.
     _must_ring = False

@@ -33,9 +33,5 @@ VALUES (
     COALESCE(%(deadline_at)s::timestamptz, statement_timestamp() + make_interval(secs => %(deadline_in)s::double precision))
 )
 RETURNING
-    id,
-    state,
     enqueued_at,
-    run_after,
-    deadline,
-    expires_at
+    deadline
