@@ -91,6 +91,7 @@ def test_every_statement_has_a_comment_and_every_dialect_has_every_statement() -
         "claim_line",
         "claim_behind",
         "enqueue_plain",
+        "enqueue_waiting",
         "tell",
     }
     assert folders["sqlite"] - folders["postgres"] == {

@@ -188,9 +188,7 @@ class MantaBackend(BaseTaskBackend):
         encoded = [payload.encode_arguments(call.args, call.kwargs) for call in calls]
         runs = [self._new_run(shared[id(call.task)], arguments) for call, arguments in zip(calls, encoded, strict=True)]
         if waits.gated(calls, runs):
-            with transaction.atomic(using=database):
-                inserted = ledger.enqueue(runs)
-                added = waits.add(ledger, database, calls, runs, encoded)
+            inserted, added = waits.insert(ledger, database, calls, runs, encoded)
             waits.arm_after_commit(database, self.config.cluster, added)
         else:
             inserted = ledger.enqueue(runs)

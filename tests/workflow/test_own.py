@@ -1,15 +1,19 @@
 """Who waits only for what its own transaction has enqueued is counted there, and nobody comes back for it."""
 
+import contextlib
 from collections.abc import Iterator
 from contextlib import closing
+from typing import Any
 from uuid import UUID
 
 import pytest
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
+from django.test.utils import CaptureQueriesContext
 
 from django_manta import State, TaskResult, promise, reject, resolve
 from django_manta.ledger import Ledger, fsck, graph, own_session
-from django_manta.models import Gate, Herald, Run
+from django_manta.models import Dependency, Gate, Herald, Run
+from django_manta.states import When
 from django_manta.testing import run_all
 from django_manta.workflow import own
 from tests.ledger.given import settlement
@@ -196,3 +200,82 @@ def test_what_was_enqueued_is_forgotten_with_its_transaction() -> None:
         same.enqueue(1)
         assert connections[DEFAULT_DB_ALIAS] in own._enqueued
     assert connections[DEFAULT_DB_ALIAS] not in own._enqueued
+
+
+@pytest.mark.postgres
+def test_a_step_of_a_chain_is_one_statement_and_after_the_commit_all_are_seen_to_together() -> None:
+    def after_the_commit(steps: int) -> int:
+        """How many statements that takes."""
+        with CaptureQueriesContext(connections[DEFAULT_DB_ALIAS]) as all_of_it, transaction.atomic():
+            last = same.enqueue(1)
+            for _ in range(steps):
+                with CaptureQueriesContext(connections[DEFAULT_DB_ALIAS]) as one:
+                    last = same.enqueue(last)
+                assert len(one) == 1, one.captured_queries
+            before = len(all_of_it)
+        return len(all_of_it) - before
+
+    assert after_the_commit(2) == after_the_commit(40)
+    run_all()
+    assert Run.objects.successful().count() == Run.objects.count() == 44
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("mode", [None, *When])
+@pytest.mark.parametrize("own_ones", [True, False], ids=["own", "strange"])
+def test_one_statement_leaves_what_the_four_of_them_leave(
+    monkeypatch: pytest.MonkeyPatch, mode: When | None, own_ones: bool
+) -> None:
+    def left(few: int) -> list[object]:
+        monkeypatch.setattr(graph, "FEW_EDGES", few)
+        others = [same.enqueue(number) for number in range(3)]
+        with transaction.atomic():
+            mine = [same.enqueue(number) for number in range(3)]
+            given = mine if own_ones else [others[0], *mine[1:]]
+            chosen = {"when": mode} if mode else {}
+            run = same.using(after=[*given[1:], given[1]], metadata={"by": few}, **chosen).enqueue([given[0], given[1]])
+            places = {UUID(each.id): place for place, each in enumerate([*mine, *others, run])}
+            gate = Gate.objects.filter(run_id=run.id).values().get()
+            edges = Dependency.objects.filter(run_id=run.id).order_by("id").values()
+            row = Run.objects.filter(id=run.id).values().get()
+            flags = Run.objects.filter(id__in=places).order_by("id").values_list("dependents", flat=True)
+            seen: list[object] = [run.state, run.status, run.deadline - run.enqueued_at, run.metadata == {"by": few}]
+            seen += [{k: v for k, v in gate.items() if k not in ("run_id", "made_at")}, list(flags)]
+            seen += [[(places[edge["on_id"]], edge["role"], edge["told"], edge["met"]) for edge in edges]]
+            varying = ("id", "signature", "enqueued_at", "deadline", "references_text", "metadata")
+            seen += [{name: value for name, value in row.items() if name not in varying}]
+            seen += [bool(row["references_text"])]
+        return seen
+
+    assert left(100) == left(-1)
+    run_all()
+    assert Run.objects.successful().count() == Run.objects.count() == 14
+
+
+@pytest.mark.parametrize("first", ["kept", "undone"])
+def test_what_a_rolled_back_savepoint_enqueued_takes_nobody_along(first: str) -> None:
+    """Whether the savepoint's hook came first, or the one that stays."""
+    done = same.enqueue(1)
+    run_all()
+    with transaction.atomic():
+        if first == "kept":
+            kept = same.enqueue(done)
+        with contextlib.suppress(ZeroDivisionError), transaction.atomic():
+            same.enqueue(done)
+            raise ZeroDivisionError
+        if first == "undone":
+            kept = same.enqueue(done)
+    assert state(kept) is State.READY
+    run_all()
+    assert Run.objects.successful().count() == Run.objects.count() == 2
+
+
+def test_a_test_may_call_only_the_last_of_the_hooks(django_capture_on_commit_callbacks: Any) -> None:
+    """As ``captureOnCommitCallbacks(execute=True)`` does: those of the block, not those before it."""
+    done = same.enqueue(1)
+    run_all()
+    with transaction.atomic():
+        before = same.enqueue(done)
+        with django_capture_on_commit_callbacks(execute=True):
+            inside = same.enqueue(done)
+        assert [state(before), state(inside)] == [State.READY, State.READY]

@@ -21,7 +21,8 @@ from uuid import UUID
 
 from django.db import DatabaseError, OperationalError
 
-from django_manta.ledger.records import Claimed, Settleable, Value
+from django_manta.ledger.records import Claimed, Enqueued, NewRun, Settleable, Value
+from django_manta.ledger.rows import enqueued, has_no_dates, plain_run
 from django_manta.states import ENDS, Outcome, Role, State, When
 
 if TYPE_CHECKING:
@@ -42,8 +43,10 @@ ARM_EDGES = 1_000
 #: How long one waits for somebody who holds what a run waits for. The caretaker comes again.
 PATIENCE_MILLISECONDS = 250
 
-#: Edges per INSERT.
+#: Edges per INSERT, and how many a run may have that is inserted together with them: their list stands in the statement
+#: three times.
 EDGE_BATCH = 5_000
+FEW_EDGES = 100
 
 #: More than so many bytes of values are not fetched for others to carry along.
 VALUES_LIMIT = 4 * 1024 * 1024
@@ -121,6 +124,26 @@ def add(ledger: "Ledger", gates: Iterable[NewGate], edges: Iterable[Edge]) -> No
     ]
     for batch in batched(listed, EDGE_BATCH):
         ledger.session.run("add_edges", {"edges": dumps(batch)})
+
+
+def enqueue_waiting(
+    ledger: "Ledger", run: NewRun, mode: When, edges: Sequence[Edge], *, own: bool
+) -> tuple[Enqueued, bool] | None:
+    """
+    Insert a run that waits, its gate and its edges, in one statement; and whether it is armed already: ``own`` says
+    that the present transaction has enqueued all that it waits for. None for what takes more than that.
+    """
+    if ledger.dialect.name != "postgres" or len(edges) > FEW_EDGES or not has_no_dates(run):
+        return None
+    params = plain_run(ledger.dialect, run) | {
+        "refs": run.references,
+        "mode": mode.value,
+        "preconditions": [edge.on.hex for edge in edges],
+        "roles": [edge.role.value for edge in edges],
+        "own": own,
+    }
+    [(enqueued_at, deadline, armed)] = ledger.session.rows("enqueue_waiting", params)
+    return enqueued(run, State.WAITING, enqueued_at, deadline), armed
 
 
 def wait(ledger: "Ledger", settlements: Sequence[Settleable]) -> None:

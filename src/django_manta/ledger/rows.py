@@ -15,6 +15,7 @@ from django_manta.exceptions import TaskLost, UnstorableOutcome
 from django_manta.ledger.records import (
     AttemptRecord,
     Claimed,
+    Enqueued,
     NewRun,
     Orphan,
     RunRecord,
@@ -75,7 +76,12 @@ def new_runs(dialect: Dialect, runs: Sequence[NewRun]) -> tuple[dict[str, str], 
 
 def is_plain(run: NewRun) -> bool:
     """Whether it is ready at once, and for ever."""
-    return not (run.hold or run.waits or run.references or run.run_after is not None or run.expires is not None)
+    return not (run.waits or run.references) and has_no_dates(run)
+
+
+def has_no_dates(run: NewRun) -> bool:
+    """Whether nothing but other runs may keep it from being ready, and for ever."""
+    return not run.hold and run.run_after is None and run.expires is None
 
 
 def plain_run(dialect: Dialect, run: NewRun) -> dict[str, Any]:
@@ -96,6 +102,11 @@ def plain_run(dialect: Dialect, run: NewRun) -> dict[str, Any]:
     }
     _put_moment(dialect, params, "deadline", run.deadline)
     return params
+
+
+def enqueued(run: NewRun, state: State, enqueued_at: datetime, deadline: datetime) -> Enqueued:
+    """What became of a run that has no other dates."""
+    return Enqueued(id=run.id, state=state, enqueued_at=enqueued_at, run_after=None, deadline=deadline, expires_at=None)
 
 
 def _own(run: NewRun) -> dict[str, Any]:

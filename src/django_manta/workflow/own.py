@@ -21,7 +21,7 @@ _enqueued: "WeakKeyDictionary[BaseDatabaseWrapper, tuple[list[Any], set[UUID]]]"
 def remember(database: str, ids: Iterable[UUID]) -> None:
     """These were enqueued just now."""
     connection = connections[database]
-    if not _commits_here(connection):
+    if not commits_here(connection):
         return
     hooks, known = _enqueued.get(connection, (None, set[UUID]()))
     if hooks is not connection.run_on_commit:
@@ -36,13 +36,13 @@ def runs(database: str) -> Set[UUID]:
     """What the present transaction has enqueued; perhaps not all of it."""
     connection = connections[database]
     hooks, known = _enqueued.get(connection, (None, set[UUID]()))
-    if hooks is connection.run_on_commit and _commits_here(connection):
+    if hooks is connection.run_on_commit and commits_here(connection):
         return known
     _forget(database)
     return set()
 
 
-def _commits_here(connection: BaseDatabaseWrapper) -> bool:
+def commits_here(connection: BaseDatabaseWrapper) -> bool:
     """
     Whether the transaction ends with the outermost atomic block. Who has turned autocommit off commits whenever they
     like, and Django keeps its list.
