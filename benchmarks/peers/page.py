@@ -5,6 +5,7 @@ from textwrap import fill
 
 from benchmarks.peers.columns import GROUPS, Column
 from benchmarks.peers.contenders import CONTENDERS, Contender
+from benchmarks.peers.measures import OPTIONAL
 from benchmarks.peers.record import Entry, Record
 
 INTRODUCTION = """\
@@ -14,9 +15,10 @@ INTRODUCTION = """\
 asks all of them for the same work, one after the other, round by round. This page was written by it; `make bench-peers`
 writes it anew, and `python -m benchmarks.peers --render FILE` does so from results that were kept.
 
-Each figure is the median of the rounds; behind it, in brackets, the least and the greatest. **Bold** is the best of its
-column, limits apart. `–` means that a peer has no such thing; a number in brackets refers to the remarks below. A limit
-is no queue: it is what the machine can do if nothing has to be kept, claimed or told.
+Each figure is the median of {rounds}; behind it, in brackets, the least and the greatest, and how many rounds there
+were, if fewer. **Bold** is the best of its column, limits apart. `–` means that a peer has no such thing; a number in
+brackets refers to the remarks below. A limit is no queue: it is what the machine can do if nothing has to be kept,
+claimed or told.
 
 ![The most telling columns as bars](peers.svg)
 """
@@ -41,7 +43,8 @@ several give up durability for speed, and several do things that are not measure
 
 
 def page(record: Record) -> str:
-    parts: list[str] = [INTRODUCTION, *([] if record.sizes == "full" else [SMALL]), *_groups(record), FAIRNESS]
+    introduction = INTRODUCTION.format(rounds=_rounds(record.rounds))
+    parts: list[str] = [introduction, *([] if record.sizes == "full" else [SMALL]), *_groups(record), FAIRNESS]
     parts.append("\n".join(["## What each figure says, and what it does not", "", *_paragraphs()]))
     parts.append("\n".join(["", "## Settings and versions", "", *_settings(record)]))
     parts.append("\n".join(["", "## Machine", "", *_machine(record)]))
@@ -87,7 +90,7 @@ def _table(record: Record, columns: Sequence[Column], remarks: Remarks) -> list[
             # In the first cell, and the others empty: a row of Markdown cannot join cells.
             cells = [f"could not run: {_cell(entry.reason)}", *[""] * (len(columns) - 1)]
         else:
-            cells = [_figure(one, entry, column, best[column], remarks) for column in columns]
+            cells = [_figure(one, entry, column, best[column], record.rounds, remarks) for column in columns]
         lines.append(f"| {_name(one)} | " + " | ".join(cells) + " |")
     return lines
 
@@ -104,19 +107,30 @@ def _best(record: Record, present: Sequence[Contender], column: Column) -> float
     return max(found) if column.more_is_better else min(found)
 
 
-def _figure(one: Contender, entry: Entry, column: Column, best: float | None, remarks: Remarks) -> str:
+def _figure(one: Contender, entry: Entry, column: Column, best: float | None, of: int, remarks: Remarks) -> str:
+    """``of`` so many rounds."""
     value = column.figure(entry)
     if value is None:
         troubles = entry.troubles(column.measure)
-        return f"failed{remarks.number(f'{one.name}: {_cell(troubles[-1])}')}" if troubles else "–"
+        if troubles:
+            return f"failed{remarks.number(f'{one.name}: {_cell(troubles[-1])}')}"
+        return "–" if one.kind == "limit" or column.measure in OPTIONAL else "not measured"
     text = column.text(value)
     if value == best and one.kind != "limit":
         text = f"**{text}**"
-    if spread := column.spread(entry):
-        text += f" [{column.text(spread[0])} – {column.text(spread[1])}]"
+    spread, rounds = column.spread(entry), len(entry.values(column.measure))
+    told = [f"{column.text(spread[0])} – {column.text(spread[1])}"] if spread else []
+    if rounds < of:
+        told.append(_rounds(rounds))
+    if told:
+        text += f" [{'; '.join(told)}]"
     for words in entry.notes(column.measure)[-1:]:
         text += remarks.number(f"{one.name}: {_cell(words)}.")
     return text
+
+
+def _rounds(count: int) -> str:
+    return f"{count} round{'s' if count != 1 else ''}"
 
 
 def _cell(words: str) -> str:

@@ -63,6 +63,12 @@ class Record:
     def entry(self, name: str) -> Entry:
         return self.entries.setdefault(name, Entry())
 
+    @property
+    def rounds(self) -> int:
+        """How many there were, of what was measured most often."""
+        entries = self.entries.values()
+        return max((len(entry.values(measure)) for entry in entries for measure in entry.rounds), default=0)
+
     def save(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         # Whole or not at all: an interrupted run keeps what it had.
