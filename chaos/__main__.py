@@ -20,7 +20,7 @@ STORMS = {
     "kill": "two workers, one of them killed (-9) every second until 2,000 runs are done",
     "stop": "workers stopped past their lease, continued, and killed, during 1,000 atomic runs",
     "deploy": "SIGTERM to a worker, to its group, and Ctrl-C, with 500 runs under way and a successor starting",
-    "postgres": "a server restarted three times, away for 60 s, its connections cut for 20 s; 10,000 runs each",
+    "postgres": "a server restarted thrice, away for 60 s, cut off for 20 s, crashing eight times; 10,000 runs each",
     "cancel-race": "1,000 runs, each cancelled at a random moment while it waits, runs or ends",
     "mergesort": "2,000 numbers sorted by `examples/workflows`, ten times, a worker killed (-9) every 200 executions",
     "edges": "8 processes adding 20,000 edges to runs that 4 workers are finishing",

@@ -1,11 +1,15 @@
 """
 PostgreSQL goes away.
 
-A server of the storm's own is restarted, stopped for twice a lease, and has its connections cut, each
+A server of the storm's own is restarted, stopped for twice a lease, crashes, and has its connections cut, each
 while workers drain runs: all succeed, no worker process ends, nobody is declared lost by the outage.
+
+When it crashes it forgets what it had not written to the disk: claims, settlements and enqueues are never among that,
+but what was told to dependents is. So it crashes while runs wait for runs.
 """
 
 import os
+import random
 import signal
 import subprocess
 import tempfile
@@ -15,7 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from django.db import connections
+from django.db import connections, transaction
 
 from chaos import tasks, world
 from scripts import postgres
@@ -42,8 +46,8 @@ class Server:
         self.process.send_signal(number)
         self.process.wait(60)
 
-    def restart(self) -> None:
-        self.stop()
+    def restart(self, number: int = signal.SIGINT) -> None:
+        self.stop(number)
         self.start()
 
 
@@ -79,13 +83,17 @@ def storm(weather: world.Weather, report: world.Report) -> None:
         "restarted": (0.004, lambda server: _restart_thrice(server, runs)),
         "stopped": (0.002, lambda server: _stop_for(server, away)),
         "cut": (cutting * 2 * world.SLOTS / runs, lambda server: _cut(cutting)),
+        "crashed": (0.004, lambda server: _crash(server, runs, random.Random(weather.seed))),
     }
     figures: dict[str, object] = {"runs": f"{len(outages)}x{runs}"}
     lost = findings = exited = declared = 0
     with own_server() as server:
         for name, (nap, outage) in outages.items():
             world.empty()
-            tasks.nap.map([nap] * runs)
+            if name == "crashed":
+                _enqueue_joins(runs, nap)
+            else:
+                tasks.nap.map([nap] * runs)
             began = time.monotonic()
             with world.workers(LEASE_SECONDS=lease) as start:
                 pair = world.fresh_workers(start)
@@ -115,6 +123,27 @@ def _restart_thrice(server: Server, runs: int) -> str:
         world.wait_for(lambda share=share: world.successful() >= share * runs, 120, "the workers go on")
         server.restart()
     return "3x"
+
+
+#: Runs that each of the joins waits for, and how often the server crashes meanwhile.
+PARTS = 4
+CRASHES = 8
+
+
+def _enqueue_joins(runs: int, nap: float) -> None:
+    """So many runs, of which every fifth waits for the four before it."""
+    for _ in range(runs // (PARTS + 1)):
+        with transaction.atomic():
+            tasks.nap.using(after=tasks.nap.map([nap] * PARTS)).enqueue(nap)
+
+
+def _crash(server: Server, runs: int, dice: random.Random) -> str:
+    """As ``pg_ctl stop --mode=immediate`` does: nothing is written any more, and the log is played when it starts."""
+    for place in range(CRASHES):
+        share = (place + dice.uniform(0.3, 1.0)) / (CRASHES + 1)
+        world.wait_for(lambda share=share: world.successful() >= share * runs, 120, "the workers go on")
+        server.restart(signal.SIGQUIT)
+    return f"{CRASHES}x"
 
 
 def _stop_for(server: Server, seconds: float) -> str:

@@ -71,13 +71,14 @@ _CRIMES = {
 
 _TWICE = """
 SELECT
-    count(*) FILTER (WHERE promoted > scheduled),
+    -- For one date, though each time it was given back and scheduled anew by somebody who came too late.
+    count(*) FILTER (WHERE promoted > dates),
     count(*) FILTER (WHERE expired > 1),
     count(*) FILTER (WHERE ended > 1)
 FROM (
     SELECT
         count(*) FILTER (WHERE former = 'SCHEDULED' AND state = 'READY') AS promoted,
-        count(*) FILTER (WHERE state = 'SCHEDULED') AS scheduled,
+        count(DISTINCT due_at) FILTER (WHERE former = 'SCHEDULED' AND state = 'READY') AS dates,
         count(*) FILTER (WHERE state = 'EXPIRED') AS expired,
         count(*) FILTER (WHERE state = ANY(%(ends)s)) AS ended
     FROM chaos_move
