@@ -16,7 +16,7 @@ from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from django_manta import State, options
+from django_manta import MantaBackend, State, options
 from django_manta.models import Run
 from tests.app import tasks
 from tests.app.tasks import add, echo
@@ -255,3 +255,41 @@ def test_a_coroutine_cannot_be_atomic_by_settings_either() -> None:
         pytest.raises(InvalidTask, match="is a coroutine"),
     ):
         tasks.add_async.enqueue(1, 2)
+
+
+class Closed(MantaBackend):
+    """A backend with rules of its own, which change."""
+
+    is_closed = False
+
+    def validate_task(self, task: Any) -> None:
+        super().validate_task(task)
+        if self.is_closed:
+            raise InvalidTask("Closed for maintenance.")
+
+
+@pytest.mark.django_db
+def test_rules_of_somebody_elses_hold_for_each_enqueue() -> None:
+    with override_settings(TASKS={"default": {"BACKEND": f"{__name__}.Closed", "QUEUES": []}}):
+        backend: Any = task_backends["default"]
+        backend.enqueue(echo, [1], {})
+        backend.is_closed = True
+        with pytest.raises(InvalidTask, match="maintenance"):
+            backend.enqueue(echo, [1], {})
+        backend.is_closed = False
+        backend.enqueue(echo, [1], {})
+    assert Run.objects.count() == 2
+
+
+@pytest.mark.django_db
+def test_what_was_refused_once_is_refused_again() -> None:
+    refused = echo.using(ray={"runtime_env": "nowhere"})
+    for _ in range(2):
+        with pytest.raises(InvalidTask, match="RUNTIME_ENVS has no profile 'nowhere'"):
+            refused.enqueue(1)
+
+
+@pytest.mark.django_db
+def test_more_tasks_than_are_remembered_keep_their_options() -> None:
+    found = [echo.using(metadata={"number": number}).enqueue(number).metadata for number in range(600)]
+    assert found == [{"number": number} for number in range(600)]

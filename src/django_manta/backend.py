@@ -94,6 +94,9 @@ class MantaBackend(BaseTaskBackend):
             if len(self._remembered) >= _REMEMBERED:
                 self._remembered.clear()
             known = self._remembered[id(task)] = self._get_to_know(task)
+        elif type(self).validate_task is not MantaBackend.validate_task:
+            # Somebody else's rules may say otherwise the next time.
+            self.validate_task(task)
         if known.effective.atomic and self.database != DEFAULT_DB_ALIAS:
             # Not remembered: a router may think otherwise the next time.
             raise InvalidTask(

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from uuid import UUID
 
 import pytest
+from django.db import connection, transaction
 
 from django_manta import State
-from django_manta.ledger import Ledger
+from django_manta.ledger import DjangoSession, Ledger, house
 from django_manta.models import Run
 from django_manta.ringing import UNKNOWN
 from django_manta.worker.doorbell import PostgresDoorbell
@@ -73,3 +74,28 @@ def test_what_a_worker_gives_back_when_it_leaves_wakes_others(start_worker: Star
     assert worker.wait(20) == 0, worker.tell()
     assert Run.objects.get(pk=run.id).state == State.READY
     wait_for(lambda: UNKNOWN in bell.rang(), 20, worker.tell)
+
+
+def test_a_ring_makes_nobody_elses_commit_asynchronous(bell: PostgresDoorbell) -> None:
+    """Nobody waits for the disk because of a ring; but what is committed with it, whoever began it, does."""
+
+    def setting() -> str:
+        with connection.cursor() as cursor:
+            cursor.execute("SHOW synchronous_commit")
+            return str(cursor.fetchone()[0])
+
+    def rung() -> str:
+        house.ring(Ledger(DjangoSession()), bell.channel, UNKNOWN)
+        return setting()
+
+    usual = setting()
+    assert usual != "off"
+    assert rung() == usual
+    with transaction.atomic():
+        assert rung() == usual
+    with connection.cursor() as cursor:
+        cursor.execute("BEGIN")
+        assert rung() == usual
+        cursor.execute("COMMIT")
+    assert setting() == usual
+    wait_for(lambda: UNKNOWN in bell.rang())

@@ -10,7 +10,7 @@ import pytest
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
-from django_manta import State, TaskResult, promise, reject, resolve
+from django_manta import State, TaskResult, gather, promise, reject, resolve
 from django_manta.ledger import Ledger, fsck, graph, own_session
 from django_manta.models import Dependency, Gate, Herald, Run
 from django_manta.states import When
@@ -198,8 +198,8 @@ def test_what_ends_in_the_same_transaction_is_told_of_after_it(end: str) -> None
 def test_what_was_enqueued_is_forgotten_with_its_transaction() -> None:
     with transaction.atomic():
         same.enqueue(1)
-        assert connections[DEFAULT_DB_ALIAS] in own._enqueued
-    assert connections[DEFAULT_DB_ALIAS] not in own._enqueued
+        assert connections[DEFAULT_DB_ALIAS] in own._present
+    assert connections[DEFAULT_DB_ALIAS] not in own._present
 
 
 @pytest.mark.postgres
@@ -275,7 +275,47 @@ def test_a_test_may_call_only_the_last_of_the_hooks(django_capture_on_commit_cal
     done = same.enqueue(1)
     run_all()
     with transaction.atomic():
-        before = same.enqueue(done)
+        same.enqueue(done)
         with django_capture_on_commit_callbacks(execute=True):
             inside = same.enqueue(done)
-        assert [state(before), state(inside)] == [State.READY, State.READY]
+        assert state(inside) is State.READY
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["in a transaction", "alone"])
+def test_who_waits_for_nothing_at_all_is_ready_at_once(together: bool) -> None:
+    with transaction.atomic() if together else contextlib.nullcontext():
+        first = same.enqueue(1)
+        nothing = same.enqueue(gather())
+        after = same.using(after=[first]).enqueue(gather())
+        assert not is_armed(nothing) or not together
+    assert states(nothing, after) == [State.READY, State.WAITING]
+    run_all()
+    nothing.refresh()
+    assert nothing.return_value == []
+    assert state(after) is State.SUCCESSFUL
+
+
+@pytest.mark.postgres
+def test_a_precondition_that_somebody_holds_keeps_nobody_else_of_the_transaction_waiting() -> None:
+    held, ended = same.enqueue(1), same.enqueue(2)
+    run_all()
+    with closing(own_session(DEFAULT_DB_ALIAS)) as other, other.transaction():
+        assert Ledger(other).session.rows("arm_lock", {"ids": [held.id]})
+        with transaction.atomic():
+            waits = same.enqueue(held)
+            goes = same.enqueue(ended)
+        assert states(waits, goes) == [State.WAITING, State.READY]
+    graph.arm_leftovers(Ledger())
+    run_all()
+    assert states(waits, goes) == [State.SUCCESSFUL, State.SUCCESSFUL]
+
+
+@pytest.mark.postgres
+def test_very_many_that_were_resolved_where_they_were_waited_for_are_all_told_of() -> None:
+    with transaction.atomic():
+        names = [f"promise {number}" for number in range(250)]
+        waiting = [same.enqueue(promise(name)) for name in names]
+        for name in names:
+            resolve(name, 1)
+    assert {state(result) for result in waiting} == {State.READY}
+    run_all()

@@ -90,7 +90,7 @@ class Ledger:
             return []
         if len(runs) == 1 and self.dialect.name == "postgres" and rows.is_plain(runs[0]):
             [(enqueued_at, deadline)] = self.session.rows("enqueue_plain", rows.plain_run(self.dialect, runs[0]))
-            return [rows.enqueued(runs[0], State.READY, enqueued_at, deadline)]
+            return [rows.enqueued(self.dialect, runs[0], State.READY, enqueued_at, deadline)]
         params, keys = rows.new_runs(self.dialect, runs)
         made = {row[0]: rows.made(self.dialect, row) for row in self.session.rows("enqueue", params)}
         return [Enqueued(id=run.id, **made[key]) for run, key in zip(runs, keys, strict=True)]

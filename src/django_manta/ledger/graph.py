@@ -143,7 +143,7 @@ def enqueue_waiting(
         "own": own,
     }
     [(enqueued_at, deadline, armed)] = ledger.session.rows("enqueue_waiting", params)
-    return enqueued(run, State.WAITING, enqueued_at, deadline), armed
+    return enqueued(ledger.dialect, run, State.WAITING, enqueued_at, deadline), armed
 
 
 def wait(ledger: "Ledger", settlements: Sequence[Settleable]) -> None:
@@ -543,10 +543,10 @@ def delegates_of(delegate: str | None) -> list[str]:
     return [UUID(each).hex for each in ([listed] if isinstance(listed, str) else listed)]
 
 
-def bring_forward(ledger: "Ledger", ids: Iterable[UUID]) -> int:
+def bring_forward(ledger: "Ledger", ids: Iterable[UUID], *, at_once: int = EDGE_BATCH) -> int:
     """Pass the deadlines of runs on to what they wait for. Best effort: waits for nobody. How many moved."""
     moved = 0
-    for batch in batched(ids, EDGE_BATCH):
+    for batch in batched(ids, at_once):
         params = {"ids": _listed(ledger, batch), "depth": NEARER_DEPTH, "limit": NEARER_LIMIT}
         moved += len(ledger.session.rows("nearer", params))
     return moved

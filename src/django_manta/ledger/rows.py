@@ -104,9 +104,16 @@ def plain_run(dialect: Dialect, run: NewRun) -> dict[str, Any]:
     return params
 
 
-def enqueued(run: NewRun, state: State, enqueued_at: datetime, deadline: datetime) -> Enqueued:
+def enqueued(dialect: Dialect, run: NewRun, state: State, enqueued_at: Any, deadline: Any) -> Enqueued:
     """What became of a run that has no other dates."""
-    return Enqueued(id=run.id, state=state, enqueued_at=enqueued_at, run_after=None, deadline=deadline, expires_at=None)
+    return Enqueued(
+        id=run.id,
+        state=state,
+        enqueued_at=dialect.read_moment(enqueued_at),
+        run_after=None,
+        deadline=dialect.read_moment(deadline),
+        expires_at=None,
+    )
 
 
 def _own(run: NewRun) -> dict[str, Any]:

@@ -191,10 +191,14 @@ class DjangoSession:
 
     def in_transaction(self) -> bool:
         """Whether what is done here commits only when somebody else says so."""
-        if self._connection is None:
-            return connections[self.alias].in_atomic_block
-        driver: Any = self._connection.connection
-        return driver is not None and bool(driver.in_transaction)
+        connection = self.connection
+        driver: Any = connection.connection
+        if self._connection is None and (connection.in_atomic_block or not connection.get_autocommit()):
+            return True
+        if driver is None:
+            return False
+        # Also where somebody has said BEGIN without Django.
+        return bool(driver.info.transaction_status if connection.vendor == "postgresql" else driver.in_transaction)
 
     def is_repeatable(self) -> None:
         """Nothing: the transaction may be the caller's, and hold more."""

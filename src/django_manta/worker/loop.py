@@ -30,7 +30,7 @@ from django_manta.execution.admission import backend_of, resolve
 from django_manta.execution.runners.flights import Died, Flight
 from django_manta.execution.runners.processes import Recycle
 from django_manta.ledger import Claimed, Ledger, Settleable, Settlement, WorkerRecord, Written, house, own_session
-from django_manta.ledger.marks import Marks
+from django_manta.ledger.marks import REST_TIMES, Marks
 from django_manta.ledger.session import STATEMENT_TIMEOUT_SECONDS
 from django_manta.ringing import CANCEL, DEBOUNCE_SECONDS, UNKNOWN
 from django_manta.states import CHARGED, ENDS, Outcome, State
@@ -374,10 +374,16 @@ class Worker:
 
     # -- looking ---------------------------------------------------------------------------------
 
+    _ask_names_at = 0.0
+
     def _look(self, now: float) -> None:
         """One statement tells all that may have changed: what is due, ready, to be cancelled, who is gone."""
-        if not self.backend.queues and not self.given.queues:
+        if not self.backend.queues and not self.given.queues and now >= self._ask_names_at:
+            began = time.monotonic()
             self._hear_of(self._ledger.ready_queues())
+            # Behind much that was done while a transaction stayed open this takes long. The bell tells names as well.
+            ended = time.monotonic()
+            self._ask_names_at = ended + REST_TIMES * (ended - began)
         # Who is hungry anyway need not look for something that is ready, which may be behind much that was.
         dear = self._marks.look_at is not None and self._marks.are_dear(self._queues)
         seen = house.look(self._ledger, self.id, [] if self._hungry or dear else self._queues)
@@ -644,6 +650,8 @@ class Worker:
         self._session.close()
         self._watch.forget()
         self._must_reconcile = True
+        # Whatever could not be settled, and will perhaps not be the next time, keeps nobody from claiming.
+        self._more = True
         self._retry_at = time.monotonic() + RETRY_SECONDS
         # Where only the connection broke, the server may go on with a claim, and commit it, until its
         # time limit: look once more when that is over.

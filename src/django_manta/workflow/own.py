@@ -6,6 +6,7 @@ can be counted in the same transaction, without a lock and without coming back a
 """
 
 from collections.abc import Iterable, Set
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 from weakref import WeakKeyDictionary
@@ -13,36 +14,58 @@ from weakref import WeakKeyDictionary
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-#: By connection: Django's list of what is to be done after the commit, and the runs. That list is another
-#: one in the next transaction, and when a savepoint is rolled back, also before the first hook is called.
-_enqueued: "WeakKeyDictionary[BaseDatabaseWrapper, tuple[list[Any], set[UUID]]]" = WeakKeyDictionary()
+
+@dataclass(slots=True)
+class _Transaction:
+    """What it has enqueued, and what it has armed, by cluster."""
+
+    #: Django's list of what is to be done after the commit. It is another one in the next transaction, and when a
+    #: savepoint is rolled back, also before the first hook is called.
+    hooks: list[Any]
+    runs: set[UUID] = field(default_factory=set)
+    armed: dict[str, set[UUID]] = field(default_factory=dict)
+
+
+_present: "WeakKeyDictionary[BaseDatabaseWrapper, _Transaction]" = WeakKeyDictionary()
+
+
+def _transaction(database: str) -> _Transaction | None:
+    """The present one, if it is one that is known to end where Django says so."""
+    connection = connections[database]
+    if not _commits_here(connection):
+        return None
+    known = _present.get(connection)
+    if known is None or known.hooks is not connection.run_on_commit:
+        known = _present[connection] = _Transaction(connection.run_on_commit)
+        # There may be very many.
+        transaction.on_commit(lambda: _forget(database), using=database)
+    return known
 
 
 def remember(database: str, ids: Iterable[UUID]) -> None:
     """These were enqueued just now."""
-    connection = connections[database]
-    if not commits_here(connection):
-        return
-    hooks, known = _enqueued.get(connection, (None, set[UUID]()))
-    if hooks is not connection.run_on_commit:
-        known = set()
-        _enqueued[connection] = connection.run_on_commit, known
-        # They may be very many.
-        transaction.on_commit(lambda: _forget(database), using=database)
-    known.update(ids)
+    present = _transaction(database)
+    if present is not None:
+        present.runs.update(ids)
 
 
 def runs(database: str) -> Set[UUID]:
     """What the present transaction has enqueued; perhaps not all of it."""
     connection = connections[database]
-    hooks, known = _enqueued.get(connection, (None, set[UUID]()))
-    if hooks is connection.run_on_commit and commits_here(connection):
-        return known
+    known = _present.get(connection)
+    if known is not None and known.hooks is connection.run_on_commit and _commits_here(connection):
+        return known.runs
     _forget(database)
     return set()
 
 
-def commits_here(connection: BaseDatabaseWrapper) -> bool:
+def armed(database: str, cluster: str) -> set[UUID]:
+    """What the present transaction has armed, to be added to. For whom there is none, a set of their own."""
+    present = _transaction(database)
+    return set() if present is None else present.armed.setdefault(cluster, set())
+
+
+def _commits_here(connection: BaseDatabaseWrapper) -> bool:
     """
     Whether the transaction ends with the outermost atomic block. Who has turned autocommit off commits whenever they
     like, and Django keeps its list.
@@ -51,4 +74,4 @@ def commits_here(connection: BaseDatabaseWrapper) -> bool:
 
 
 def _forget(database: str) -> None:
-    _enqueued.pop(connections[database], None)
+    _present.pop(connections[database], None)

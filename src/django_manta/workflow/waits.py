@@ -1,14 +1,12 @@
 """What new runs wait for: their edges and gates, and arming them when they exist."""
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import batched
 from uuid import UUID
-from weakref import WeakKeyDictionary
 
-from django.db import DatabaseError, connections, transaction
-from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db import DatabaseError, transaction
 
 from django_manta import options
 from django_manta.enqueue import Call
@@ -23,6 +21,9 @@ logger = logging.getLogger("django_manta")
 #: To lock and count so many takes longer than a worker waits before it looks once more.
 MANY_LOCKED = 100
 
+#: After a commit so many runs are seen to by one statement each: no more than it brings forward, and hears of.
+SEEN_TO_AT_ONCE = 100
+
 
 def gated(calls: Sequence[Call], runs: Sequence[NewRun]) -> list[UUID]:
     """The runs that need a gate: those that wait, and those that say how they will, if they ask to with Later."""
@@ -33,25 +34,13 @@ def _says_when(call: Call) -> bool:
     return getattr(call.task, "when", options.NOT_GIVEN) is not options.NOT_GIVEN
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Added:
     """Runs that wait: those that are armed already, those that are not, and how many edges these have."""
 
-    armed: set[UUID] = field(default_factory=set)
-    unarmed: list[UUID] = field(default_factory=list)
-    edges: int = 0
-
-    def __ior__(self, other: "Added") -> "Added":
-        self.armed |= other.armed
-        self.unarmed += other.unarmed
-        self.edges += other.edges
-        return self
-
-    def taken(self) -> "Added":
-        """All of it, which is then gone from here."""
-        taken = replace(self)
-        self.armed, self.unarmed, self.edges = set(), [], 0
-        return taken
+    armed: set[UUID]
+    unarmed: list[UUID]
+    edges: int
 
 
 def insert(
@@ -73,10 +62,10 @@ def insert(
     enqueued = own.runs(database)
     strange = {edge.run for edge in edges if edge.on not in enqueued}
     if len(runs) == 1 and runs[0].waits:
-        made = graph.enqueue_waiting(ledger, runs[0], gates[0].mode, edges, own=not strange)
+        made = graph.enqueue_waiting(ledger, runs[0], gates[0].mode, edges, own=bool(edges) and not strange)
         if made is not None:
             [run], (row, is_armed) = runs, made
-            return [row], Added({run.id}) if is_armed else Added(unarmed=[run.id], edges=len(edges))
+            return [row], Added({run.id}, [], 0) if is_armed else Added(set(), [run.id], len(edges))
     with transaction.atomic(using=database):
         inserted = ledger.enqueue(runs)
         graph.add(ledger, gates, edges)
@@ -86,49 +75,55 @@ def insert(
     return inserted, Added(armed, [gate.run for gate in gates if gate.run not in armed], left)
 
 
-#: By connection: Django's list of what is to be done after the commit (see own.py), and what is to be armed then, by
-#: cluster.
-_added: "WeakKeyDictionary[BaseDatabaseWrapper, tuple[list[Any], dict[str, Added]]]" = WeakKeyDictionary()
-
-
 def arm_after_commit(database: str, cluster: str, added: Added) -> None:
     """
     Count what the runs wait for once they exist for everybody.
 
-    The first that is called after the commit does it for all that its transaction has enqueued; the others, one for
-    each enqueue, are there for those whose savepoint was rolled back, or whose test calls some of them only. Who dies
-    before that, or cannot reach the database then, leaves it to the caretaker.
+    What was armed already is seen to by the first hook that is called, for the whole transaction; the others find
+    nothing left, unless a savepoint was rolled back, or a test calls some of them only. Who dies before that, or cannot
+    reach the database then, leaves it to the caretaker.
     """
-    connection = connections[database]
-    if own.commits_here(connection):
-        hooks, by_cluster = _added.get(connection, (None, {}))
-        if hooks is not connection.run_on_commit:
-            by_cluster = {}
-            _added[connection] = connection.run_on_commit, by_cluster
-        waiting = by_cluster.setdefault(cluster, Added())
-        waiting |= added
-    else:
-        waiting = added
-    transaction.on_commit(lambda: _arm(database, cluster, waiting.taken()), using=database, robust=True)
+    armed = own.armed(database, cluster)
+    armed |= added.armed
+
+    def arm() -> None:
+        if added.unarmed:
+            _try(lambda: _arm(database, cluster, added))
+        if armed:
+            mine = list(armed)
+            armed.clear()
+            _try(lambda: _see_to(database, cluster, mine))
+
+    transaction.on_commit(arm, using=database, robust=True)
 
 
 def _arm(database: str, cluster: str, added: Added) -> None:
     ids = added.unarmed
-    if not (ids or added.armed):
-        return
+    # As many at a time as have ARM_EDGES edges together.
+    batch = max(1, min(len(ids), graph.ARM_EDGES * len(ids) // max(added.edges, 1)))
+    passed = graph.arm(Ledger(DjangoSession(database)), ids, new=True, batch=batch)
+    _ring(database, cluster, passed)
+
+
+def _see_to(database: str, cluster: str, armed: Sequence[UUID]) -> None:
+    """Runs that were armed before they existed for everybody."""
     ledger = Ledger(DjangoSession(database))
+    graph.bring_forward(ledger, armed, at_once=SEEN_TO_AT_ONCE)
+    for some in batched(armed, SEEN_TO_AT_ONCE):
+        # What they wait for may have ended in the same transaction, which nobody could be told of before.
+        _ring(database, cluster, graph.tell(ledger, graph.heralds_for(ledger, some)))
+
+
+def _ring(database: str, cluster: str, passed: graph.Passed) -> None:
+    for queue in passed.queues:
+        ring_after_commit(database, cluster, queue)
+    if passed.locked > MANY_LOCKED:
+        # Much of it may be ready. A worker that looked meanwhile passed it over, and sleeps.
+        ring_after_commit(database, cluster, UNKNOWN)
+
+
+def _try(step: Callable[[], None]) -> None:
     try:
-        graph.bring_forward(ledger, added.armed)
-        # As many at a time as have ARM_EDGES edges together.
-        batch = max(1, min(len(ids), graph.ARM_EDGES * len(ids) // max(added.edges, 1)))
-        passed = graph.arm(ledger, ids, new=True, batch=batch)
-        if added.armed:
-            # What they wait for may have ended in the same transaction, which nobody could be told of before.
-            passed |= graph.tell(ledger, graph.heralds_for(ledger, added.armed))
-        for queue in passed.queues:
-            ring_after_commit(database, cluster, queue)
-        if passed.locked > MANY_LOCKED:
-            # Much of it may be ready. A worker that looked meanwhile passed it over, and sleeps.
-            ring_after_commit(database, cluster, UNKNOWN)
+        step()
     except DatabaseError:
         logger.warning("Could not count what new runs wait for; the caretaker will.", exc_info=True)

@@ -156,14 +156,20 @@ class Child:
 
     def _next(self, *, wait: bool) -> Claimed | None:
         """The next order; None when there is none and nobody wants to wait, or it is time to leave."""
-        if wait and not self._orders:
+        while True:
+            if wait and not self._orders:
+                with self._changed:
+                    if not self._orders and not self._stopping and self._busy.is_set():
+                        self._changed.wait(LINGER_SECONDS)
+                self._read_until_there_is_one()
             with self._changed:
-                if not self._orders and not self._stopping and self._busy.is_set():
-                    self._changed.wait(LINGER_SECONDS)
-            self._read_until_there_is_one()
-        with self._changed:
-            self._current = self._orders[0].token if self._orders else None
-            return self._orders.popleft() if self._orders else None
+                if self._orders:
+                    self._current = self._orders[0].token
+                    return self._orders.popleft()
+                self._current = None
+                # If somebody waits for it, it was given back a moment ago: for the next one.
+                if not wait or self._stopping:
+                    return None
 
     def _read_until_there_is_one(self) -> None:
         if self._orders or self._stopping:

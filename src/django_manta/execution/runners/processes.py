@@ -363,8 +363,9 @@ class Pool:
 
     def _heed(self, child: Child, kind: Kind, body: Any) -> None:
         if kind is Kind.NEXT:
-            self._hear_of_end(child, End(*body[0]))
-            self._hear_of_start(child, body[1])
+            ended, token = body
+            self._hear_of_end(child, End(*ended))
+            self._hear_of_start(child, token)
         elif kind is Kind.ENDED:
             self._hear_of_end(child, End(*body))
         elif kind is Kind.STARTED:

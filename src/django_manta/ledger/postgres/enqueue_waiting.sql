@@ -13,7 +13,7 @@ WITH under_way AS MATERIALIZED (
 ),
 counted AS MATERIALIZED (
     SELECT
-        %(own)s AND bool_and(edge.on_id IN (SELECT under_way.id FROM under_way)) AS armed,
+        %(own)s AND COALESCE(bool_and(edge.on_id IN (SELECT under_way.id FROM under_way)), false) AS armed,
         count(*) FILTER (WHERE edge.role <> 'after') AS pending_values,
         count(*) FILTER (WHERE edge.role = 'after') AS pending_after
     FROM unnest(%(preconditions)s::uuid[], %(roles)s::text[]) AS edge (on_id, role)
