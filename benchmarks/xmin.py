@@ -16,7 +16,7 @@ SECONDS, QUICK_SECONDS = 120.0, 30.0
 END_SECONDS = 10.0
 
 #: Rows a second that have to be there. More than are done: the queue must not run dry.
-ROWS_A_SECOND = 9_000
+ROWS_A_SECOND = 14_000
 
 
 def figures(*, rounds: int, quick: bool, rows: int | None) -> Iterator[Figure]:
