@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import os
+import random
 import socket
 import time
 from importlib.util import find_spec
@@ -50,14 +51,20 @@ def new_cluster_with_dashboard(num_cpus: int = 2) -> tuple[Any, str]:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """
+    A free port that nobody is given by chance before its owner takes it: neither by the kernel, for a connection
+    (from 32,768 on), nor by Ray, for its workers (up to 19,999).
+    """
+    while True:
+        port = random.SystemRandom().randrange(20_000, 32_000)
+        with socket.socket() as trial, contextlib.suppress(OSError):
+            trial.bind(("", port))
+            return port
 
 
 def add_node(cluster: Any, **arguments: Any) -> Any:
-    # Ports that Ray would choose are the same for every cluster of a machine, and an agent without its port is silent.
+    # Ports that Ray would choose are the same for every cluster of a machine, and without its port an agent is silent:
+    # its node goes down some seconds later.
     ports = {name: free_port() for name in ("runtime_env_agent_port", "dashboard_agent_listen_port")}
     return cluster.add_node(object_store_memory=100 * 2**20, **ports, **arguments)
 

@@ -1,20 +1,13 @@
 """A Ray that is not there: the worker lives, and waits. (One that goes and comes again: chaos/ray_away.py.)"""
 
 import signal
-import socket
 import time
 
 from django_manta.models import Worker
 from tests.app import tasks
+from tests.ray.clusters import free_port
 from tests.ray.conftest import StartOnRay, said
 from tests.worker.conftest import states, wait_for
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def test_without_ray_the_worker_lives_keeps_its_lease_and_claims_nothing(start_on_ray: StartOnRay) -> None:
