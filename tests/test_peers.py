@@ -11,6 +11,7 @@ from benchmarks.peers.columns import GROUPS
 from benchmarks.peers.environments import python_of
 from benchmarks.peers.measures import FULL, OPTIONAL, REQUIRED, REQUIRED_OF_LIMITS, SIZES
 from benchmarks.peers.record import Entry, Record
+from benchmarks.peers.rounds import Tour
 from benchmarks.peers.workers import Trouble
 
 PEERS = Path(contenders.__file__).parent
@@ -89,6 +90,26 @@ def test_the_chart_is_drawn_also_where_figures_are_missing(record: Record, tmp_p
     chart.draw(record, tmp_path)
     assert "django-tasks-db" in (tmp_path / "peers.svg").read_text()
     assert (tmp_path / "peers.png").read_bytes().startswith(b"\x89PNG")
+
+
+# -- what is measured again --------------------------------------------------------------------------
+
+
+def test_what_took_long_is_not_measured_again_unless_its_work_was_short(record: Record) -> None:
+    ours, theirs = record.entry("django-manta"), record.entry("django-tasks-db")
+    for entry, rate in ((ours, 8_000.0), (theirs, 300.0)):
+        entry.add({"measure": "backlog_1000000", "value": rate, "seconds": 30.0})
+        # Long for the workers' start, which whoever comes first would have.
+        entry.add({"measure": "pickup", "value": 5.0, "seconds": 40.0})
+    tour = Tour(record=record, server="", redis="", sizes="full", measures=[])
+    assert tour._wanted(ours) == []
+    assert tour._wanted(theirs) == ["drain", "statements", "pickup"]
+    assert tour._wanted(Entry()) == [], "All of them."
+    tour.lasted = {"django-manta": 60.0, "django-tasks-db": 70.0}
+    tour.rounds = 1
+    assert tour.expected_seconds() == 60.0 + 40.0
+    tour.rounds = 2
+    assert tour.expected_seconds() == 60.0 + 70.0
 
 
 # -- what is kept ------------------------------------------------------------------------------------

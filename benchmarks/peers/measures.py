@@ -42,7 +42,7 @@ FULL = Sizes(
     naps=200,
     statements=500,
     backlogs=(1_000, 100_000, 1_000_000),
-    limit=6.0,
+    limit=5.0,
 )
 QUICK = Sizes(
     enqueue=200,

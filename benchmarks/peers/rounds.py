@@ -8,10 +8,11 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -20,15 +21,16 @@ from psycopg import sql
 
 from benchmarks.peers import own_redis
 from benchmarks.peers.contenders import Contender
-from benchmarks.peers.measures import SIZES
 from benchmarks.peers.record import Entry, Record
 from benchmarks.peers.workers import ROOT
 
 #: No visit takes so long unless something hangs.
 VISIT_SECONDS = 400.0
 
-#: A backlog that took longer than this, all in all, is measured once and not in every round.
-ONCE_SECONDS = 30.0
+#: A backlog or a fan-out that took longer than this, all in all, is measured once and not in every round. Unless the
+#: first thousand of the backlog took less than a second: of so short a time once is not enough.
+ONCE_SECONDS = 12.0
+SHORT_RATE = 1_000.0
 
 #: In the environment of a visit and of all that it starts.
 MARK = "MANTA_PEERS_VISIT"
@@ -42,12 +44,16 @@ class Tour:
     sizes: str
     #: Only these; empty: all.
     measures: list[str]
+    #: How many rounds there have been, and how long each visit of the last one took.
+    rounds: int = 0
+    lasted: dict[str, float] = field(default_factory=dict)
 
     def visit(self, contender: Contender, python: Path, say: Callable[[str], None]) -> None:
         """Measure one contender once. Whatever goes wrong becomes part of its entry."""
         entry = self.record.entry(contender.name)
         if entry.reason:
             return
+        began = time.monotonic()
         mark = uuid.uuid4().hex
         database = f"manta_peers_{mark[:12]}"
         with psycopg.connect(self.server, autocommit=True) as connection:
@@ -58,6 +64,7 @@ class Tour:
                 end_marked(mark)
                 connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(database)))
         entry.conclude()
+        self.lasted[contender.name] = time.monotonic() - began
 
     def _measure(
         self, contender: Contender, python: Path, database: str, mark: str, entry: Entry, say: Callable[[str], None]
@@ -117,14 +124,27 @@ class Tour:
 
     def _wanted(self, entry: Entry) -> list[str]:
         """What this visit measures: not again what took very long the last time."""
-        largest = f"backlog_{SIZES[self.sizes].backlogs[-1]}"
-        slow = any(sample.get("seconds", 0) > ONCE_SECONDS for sample in entry.rounds.get(largest, ()))
+        done = self._done(entry)
         if self.measures:
-            return [name for name in self.measures if not (slow and name == largest)]
-        if not slow:
-            return []
-        known = {name for name in entry.rounds if name != largest}
-        return sorted(known)
+            return [name for name in self.measures if name not in done]
+        return [name for name in entry.rounds if name not in done] if done else []
+
+    def _done(self, entry: Entry) -> dict[str, float]:
+        """What is not measured again, and how long it took."""
+        took = {
+            name: max(sample.get("seconds", 0.0) for sample in samples)
+            for name, samples in entry.rounds.items()
+            if name == "fan" or (name.startswith("backlog_") and (entry.median(name) or 0.0) < SHORT_RATE)
+        }
+        return {name: seconds for name, seconds in took.items() if seconds > ONCE_SECONDS}
+
+    def expected_seconds(self) -> float:
+        """How long another round will take: as long as the last one, without what is not measured again."""
+        lasted = 0.0
+        for name, seconds in self.lasted.items():
+            entry = self.record.entry(name)
+            lasted += max(0.0, seconds - sum(self._done(entry).values())) if self.rounds == 1 else seconds
+        return lasted
 
 
 def end_marked(mark: str) -> None:
