@@ -25,7 +25,7 @@ def record() -> Record:
     ours.add({"measure": "pickup", "value": 2.0, "samples": [1.0, 2.0, 3.0]})
     theirs = Entry(versions={"django-tasks-db": "0.13.0"})
     theirs.add({"measure": "drain", "value": 350.0, "note": "2,800 of 10,000 within the limit"})
-    theirs.add({"measure": "statements", "trouble": "Trouble: a | b `c` <d>"})
+    theirs.add({"measure": "statements", "trouble": "Trouble: a | \x1b[36mb\x1b[0m `c` <d>"})
     limit = Entry()
     limit.add({"measure": "drain", "value": 14_000.0})
     absent = Entry(reason="It could not be installed: no | wheel")

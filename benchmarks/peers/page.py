@@ -1,5 +1,6 @@
 """The page of the documentation, made from a record and nothing else."""
 
+import re
 from collections.abc import Iterator, Sequence
 from textwrap import fill
 
@@ -134,7 +135,8 @@ def _rounds(count: int) -> str:
 
 
 def _cell(words: str) -> str:
-    """Somebody else's words, so that they cannot break the table."""
+    """Somebody else's words, so that they cannot break the table, and without the colours of a terminal."""
+    words = re.sub(r"\x1b\[[0-9;]*m", "", words)
     return " ".join(words.replace("|", "/").replace("<", "‹").replace(">", "›").replace("`", "'").split())[:240]
 
 
