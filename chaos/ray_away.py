@@ -12,7 +12,7 @@ import sys
 import time
 
 from chaos import ray_world, tasks, world
-from tests.ray.clusters import new_cluster
+from tests.ray.clusters import free_port, new_cluster
 
 RUNS = 1_000
 NAP_SECONDS = 0.02
@@ -32,7 +32,7 @@ LIMIT_SECONDS = 180.0
 
 def storm(weather: world.Weather, report: world.Report) -> None:
     outage = QUICK_SECONDS if weather.quick else OUTAGE_SECONDS
-    address, port = socket.gethostbyname(socket.gethostname()), _free_port()
+    address, port = socket.gethostbyname(socket.gethostname()), free_port()
     world.empty()
     tasks.mark_start.map([NAP_SECONDS] * RUNS)
     with ray_world.workers(f"{address}:{port}") as start:
@@ -90,10 +90,3 @@ def _until_one_succeeds() -> float:
     began = time.monotonic()
     world.wait_for(world.successful, LIMIT_SECONDS, "a run has succeeded")
     return time.monotonic() - began
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -87,7 +87,7 @@ class MantaBackend(BaseTaskBackend):
     def validate_task(self, task: AnyTask) -> None:
         super().validate_task(checkable(task))
 
-    def _known(self, task: AnyTask) -> "_Known":
+    def _known(self, task: AnyTask) -> _Known:
         """What holds for each run of ``task``, remembered while it is: most are of tasks that a module defines."""
         known = self._remembered.get(id(task))
         if known is None or known.task is not task:
@@ -106,10 +106,10 @@ class MantaBackend(BaseTaskBackend):
         return known
 
     @cached_property
-    def _remembered(self) -> "dict[int, _Known]":
+    def _remembered(self) -> dict[int, _Known]:
         return {}
 
-    def _get_to_know(self, task: AnyTask) -> "_Known":
+    def _get_to_know(self, task: AnyTask) -> _Known:
         """Also what ``validate_task`` cannot know before the apps are ready."""
         self.validate_task(task)
         effective = options.effective(task, self.config)
