@@ -72,7 +72,10 @@ class House:
 class Minute:
     settled: float
     pickup: tuple[float, float]
+    #: Of those that found runs.
     claim: tuple[float, float]
+    #: Of those that found none, as if they took no time where there were none.
+    empty: tuple[float, float]
     claims: int
     house: House
 
@@ -125,9 +128,16 @@ def judged(
         ratios=[last.settled / first.settled],
         at_least=0.8 if held else None,
     )
-    for what, of in (("claim", lambda each: each.claim), ("pickup", lambda each: each.pickup)):
+    looked_at: tuple[tuple[str, Callable[[Minute], tuple[float, float]]], ...] = (
+        ("claim", lambda each: each.claim),
+        ("claim of nothing", lambda each: each.empty),
+        ("pickup", lambda each: each.pickup),
+    )
+    for what, of in looked_at:
         for place, name in enumerate(("p50", "p99")):
             mine, theirs = of(last)[place], of(first)[place]
+            if not (mine and theirs):
+                continue
             yield Figure(
                 what=f"{what} {name} of the last minute, against the first",
                 ours=f"{mine * 1000:.2f} ms",
@@ -203,7 +213,7 @@ def watched(worker: working.Command, notes: Path, rate: float, seconds: float, m
     print(f"  the inflow's worst delay was {told['worst']:.2f} s, at its end {told['late']:.2f} s", flush=True)
     worker.wait_for(lambda: not under_way(), "the backlog is gone", every=0.2)
     # All at the end: who counts meanwhile is in the way of what is counted.
-    made = [claim for claim in claims.noted(notes) if claim.runs]
+    made = list(claims.noted(notes))
     return [
         _minute(began + number * minute, began + (number + 1) * minute, made, house)
         for number, house in enumerate(houses)
@@ -257,11 +267,19 @@ def _minute(begin: float, end: float, made: Sequence[claims.Claim], house: House
         begin,
         end,
     )
-    took = [claim.seconds for claim in made if begin <= claim.ended < end]
+    meanwhile = [claim for claim in made if begin <= claim.ended < end]
+    took = [claim.seconds for claim in meanwhile if claim.runs]
+    # What is slow in a table with many dead versions is above all a claim that reads them all and finds nothing.
+    vain = [claim.seconds for claim in meanwhile if not claim.runs] or [0.0]
     if not took:
         raise working.Trouble("The worker claimed nothing for a minute.")
     return Minute(
-        settled / (end - begin), (half, most), (percentile(took, 0.5), percentile(took, 0.99)), len(took), house
+        settled / (end - begin),
+        (half, most),
+        (percentile(took, 0.5), percentile(took, 0.99)),
+        (percentile(vain, 0.5), percentile(vain, 0.99)),
+        len(meanwhile),
+        house,
     )
 
 
@@ -271,14 +289,15 @@ def tell(count: int, took: float, rate: float, minutes: Sequence[Minute], minute
     print(f"  {count:,} runs were made in {took:,.0f} s; {size / MIB:,.0f} MiB with the first minute's")
     print(f"  inflow {rate:,.0f}/s; a line is {minute:g} s")
     print(
-        "  settled/s  claims/s  claim p50 ms   p99 ms  pickup p50 ms   p99 ms"
+        "  settled/s  claims/s  claim p50 ms   p99 ms  of nothing   p99 ms  pickup p50 ms   p99 ms"
         "  runs MiB  indexes  attempts  indexes      dead  vacuums  analyses    deleted"
     )
     for each in minutes:
         sizes = each.house.sizes
         print(
             f"  {each.settled:9,.0f} {each.claims / minute:9,.0f} {each.claim[0] * 1000:13.2f}"
-            f" {each.claim[1] * 1000:8.2f} {each.pickup[0] * 1000:14.2f} {each.pickup[1] * 1000:8.2f}"
+            f" {each.claim[1] * 1000:8.2f} {each.empty[0] * 1000:11.2f} {each.empty[1] * 1000:8.2f}"
+            f" {each.pickup[0] * 1000:14.2f} {each.pickup[1] * 1000:8.2f}"
             f" {sizes.runs / MIB:9,.0f} {sizes.run_indexes / MIB:8,.0f} {sizes.attempts / MIB:9,.0f}"
             f" {sizes.attempt_indexes / MIB:8,.0f} {each.house.dead:9,} {each.house.vacuums:8}"
             f" {each.house.analyses:9} {each.house.deleted:10,}"
