@@ -17,7 +17,7 @@ from typing import Any
 
 import psycopg
 from psycopg.adapt import AdaptersMap, Transformer
-from psycopg.errors import DataError, error_from_result
+from psycopg.errors import DataError, InFailedSqlTransaction, error_from_result
 from psycopg.pq import ConnStatus, ExecStatus, Format
 from psycopg.pq.abc import PGresult
 from psycopg.types.numeric import Int8BinaryLoader
@@ -69,17 +69,21 @@ class Direct:
             self._say(b"BEGIN")
             yield
             # Without waiting for the disk, which takes longer than all the rest of a short transaction.
-            self._say(b"SET LOCAL synchronous_commit = off; COMMIT" if self.is_repeatable else b"COMMIT")
+            ended = self._say(b"SET LOCAL synchronous_commit = off; COMMIT" if self.is_repeatable else b"COMMIT")
+            if ended != b"COMMIT":
+                # Somebody passed over an error of a statement, and all of it is undone; the server calls that no error.
+                raise InFailedSqlTransaction("A statement of the transaction failed: it was rolled back.")
         except BaseException:
             # Where the connection is gone, so is the transaction.
             with suppress(psycopg.Error):
                 self._link.exec_(b"ROLLBACK")
             raise
 
-    def _say(self, command: bytes) -> None:
+    def _say(self, command: bytes) -> bytes | None:
         result = self._link.exec_(command)
         if result.status != ExecStatus.COMMAND_OK:
             raise self._error(result)
+        return result.command_status
 
     def _error(self, result: PGresult) -> psycopg.Error:
         if self._link.status == ConnStatus.BAD:
