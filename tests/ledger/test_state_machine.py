@@ -24,7 +24,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from django_manta.ledger import DjangoSession, Ledger, PostgresSession, RunRecord, Settlement, fsck, graph, own_session
+from django_manta.ledger import (
+    Claimed,
+    DjangoSession,
+    Ledger,
+    PostgresSession,
+    RunRecord,
+    Settlement,
+    fsck,
+    graph,
+    own_session,
+)
 from django_manta.states import BAD_ENDS, ENDS, OWNED, Outcome, Role, State, When
 from django_manta.workflow.promise import TASK
 from tests.ledger.given import ASKED, HOUR, new_run, sql, worker_record
@@ -334,6 +344,7 @@ class LedgerMachine(RuleBasedStateMachine):
         due=st.sampled_from([PAST, FUTURE]),
         company=st.booleans(),
         by_worker=st.booleans(),
+        along=st.booleans(),
         on=few,
     )
     def settle(
@@ -343,16 +354,17 @@ class LedgerMachine(RuleBasedStateMachine):
         due: str,
         company: bool,
         by_worker: bool,
+        along: bool,
         on: list[int],
     ) -> None:
-        """A worker settles what it holds, or an executor what it executes."""
+        """A worker settles what it holds, and perhaps claims what is ready by that; or an executor what it executes."""
         held = [(run.id, run.token, run.worker) for run in self.holders() if run.token is not None]
         chosen = [held[place % len(held)] for place in places]
         batch = [
             self.told(run_id, token, outcome, due, company, on)
             for (run_id, token, _), outcome in zip(chosen, asked, strict=False)
         ]
-        self.settled(batch, chosen[0][2] if by_worker else None)
+        self.settled(batch, chosen[0][2] if by_worker else None, along=by_worker and along)
 
     @when(lambda self: self.standing(State.READY))
     @rule(worker=one, asked=four_outcomes, on=few, spread=st.booleans())
@@ -402,7 +414,7 @@ class LedgerMachine(RuleBasedStateMachine):
             delegates=tuple(self.those(on)) if outcome is Outcome.DELEGATED else (),
         )
 
-    def settled(self, batch: list[Told], worker: str | None) -> None:
+    def settled(self, batch: list[Told], worker: str | None, *, along: bool = False) -> None:
         settlements = [
             Settlement(
                 run_id=told.run_id,
@@ -417,14 +429,31 @@ class LedgerMachine(RuleBasedStateMachine):
             )
             for told in batch
         ]
-        settled = self.ledger.settle(settlements, worker)
+        ledger, settled = self.ledger, None
+        if along and worker is not None:
+            settled = ledger.settle_and_claim(settlements, worker, lambda: ledger.claim(worker, QUEUES, 2))
+        if settled is None:
+            settled = ledger.settle(settlements, worker)
         moved, refused = self.model.settle(batch, worker)
         assert (settled.moved, settled.not_mine, settled.busy) == (moved, refused, frozenset())
         if self.model.tells_at_once:
             assert set(settled.ended) == {run_id for run_id, state in self.model.spread.items() if state in ENDS}
         else:
             assert set(settled.heralds) == self.model.to_tell
+        if settled.claims is not None:
+            assert worker is not None
+            self.claimed_along(worker, settled.claims)
+            left = [run_id for run_id in self.model.spread if self.model.runs[run_id].state is State.READY]
+            assert {self.model.runs[run_id].queue for run_id in left} <= settled.ready
         self.compare()
+
+    def claimed_along(self, worker: str, claims: list[Claimed]) -> None:
+        """Of what was ready then: what became so after the commit may come before it."""
+        ids = {claim.id for claim in claims}
+        assert len(ids) == len(claims)
+        assert ids <= set(self.model.claimable(worker, QUEUES, len(self.known)))
+        self.model.claim(worker, {claim.id: claim.token for claim in claims})
+        self.executions += [(claim.id, claim.token, worker) for claim in claims]
 
     @when(lambda self: self.holders())
     @rule(worker=one, started=st.booleans())

@@ -213,14 +213,51 @@ class Ledger:
             return Settled()
         done = _Batch()
         self._settle_or_halve(batch, worker, recovering, done)
-        settled = self._spread(done)
+        return self._spread(done) | self._missing(batch, done, worker, recovering)
+
+    def settle_and_claim(
+        self, settlements: Sequence[Settleable], worker: str, claim: Callable[[], list[Claimed]]
+    ) -> Settled | None:
+        """
+        Settle, tell who waited, and if something became ready by that, ``claim()`` it: in one transaction, so that a
+        step of a chain waits for the disk once. None if that is not possible: then nothing was done at all.
+        """
+        if self.dialect.name != "postgres" or self.session.in_transaction():
+            return None
+        batch = list({settlement.execution: settlement for settlement in settlements}.values())
+        if any(each.outcome in WAITING_OUTCOMES for each in batch):
+            return None
+        done, passed, more, claims = _Batch(), graph.Passed(), list[UUID](), None
+        try:
+            params = {"settlements": rows.settlement_rows(batch), "worker": worker, "recovering": False}
+            with self.session.transaction():
+                for token, state, is_herald, run_id in self.session.rows("settle", params):
+                    done.moved[token] = State(state)
+                    if is_herald:
+                        done.heralds.append(run_id)
+                if done.heralds:
+                    passed, more = graph.tell_own(self, done.heralds)
+                if passed.queues:
+                    claims = claim()
+        except (DatabaseError, ValueError) as error:
+            # One by one: what cannot be stored is found by halving, and what is in the way of others by those.
+            if isinstance(error, DatabaseError) and not graph.is_answer(error):
+                raise
+            return None
+        done.heralds = more
+        left = passed.ready.difference(each.id for each in claims or ())
+        settled = Settled(ready=frozenset(passed.queues if left else ()), ended=tuple(passed.ended), claims=claims)
+        return settled | self._spread(done) | self._missing(batch, done, worker, recovering=False)
+
+    def _missing(self, batch: list[Settleable], done: "_Batch", worker: str | None, recovering: bool) -> Settled:
+        """What did not move: because somebody holds it, or because it is no longer theirs."""
         missing = [settlement for settlement in batch if settlement.token not in done.moved]
         if not missing:
-            return settled
+            return Settled()
         standing = self._standing(missing, worker, recovering)
         busy = frozenset(settlement.token for settlement in missing if settlement.execution in standing)
         gone = frozenset(settlement.token for settlement in missing if settlement.execution not in standing)
-        return settled | Settled({}, gone, busy)
+        return Settled({}, gone, busy)
 
     def _settle_or_halve(self, batch: list[Settleable], worker: str | None, recovering: bool, done: "_Batch") -> None:
         try:

@@ -102,6 +102,10 @@ class Passed:
     def ended(self) -> list[UUID]:
         return [run_id for run_id, state in self.states.items() if state in ENDS]
 
+    @property
+    def ready(self) -> set[UUID]:
+        return {run_id for run_id, state in self.states.items() if state is State.READY}
+
     def __ior__(self, other: "Passed") -> "Passed":
         self.states |= other.states
         self.queues |= other.queues
@@ -317,35 +321,52 @@ def tell(ledger: "Ledger", ids: Iterable[UUID], *, at_once: int = TELL_AT_ONCE) 
 
 def _tell(ledger: "Ledger", ids: Sequence[UUID]) -> tuple[Passed, list[UUID], int, bool]:
     """What moved, whose dependents are next, how many edges were counted, and whether as many may be left."""
-    moved = Passed()
+    gone = 0
     alone = not ledger.session.in_transaction()
     with ledger.session.transaction():
         if ledger.dialect.name == "postgres":
             locked = [row[0] for row in ledger.session.rows("tell_lock", {"ids": _listed(ledger, ids)})]
             if len(locked) < len(ids):
-                moved.done += len(ledger.session.rows("hush_gone", {"ids": _listed(ledger, set(ids) - set(locked))}))
+                gone = len(ledger.session.rows("hush_gone", {"ids": _listed(ledger, set(ids) - set(locked))}))
             ids = locked
         if not ids:
-            return moved, [], 0, False
-        limit = _batch_of(ids)
-        params = {"ids": _listed(ledger, ids), "limit": limit}
-        news = _count_sqlite(ledger, params) if ledger.dialect.name == "sqlite" else _count(ledger, params)
-        heralds: list[UUID] = []
-        if news.told:
-            passed, heralds = _let_pass(ledger, news.dependents, reopening=news.reopening)
-            moved |= passed
-            if news.again:
-                # While it was over, somebody may have begun to wait for who waited for it.
-                refused, more = _refuse(ledger, in_circles(ledger, sorted(set(news.again)), reopened=True))
-                moved |= refused
-                heralds += more
-        if news.found and not news.hushed:
-            # Of some there may be more, or somebody who could not be told.
-            moved.done += len(ledger.session.rows("hush", {"ids": params["ids"]}))
-        moved.done += news.told + news.hushed
+            return Passed(done=gone), [], 0, False
+        moved, heralds, told, left = _tell_held(ledger, ids)
+        moved.done += gone
         if alone and not moved.ended:
             # The heralds would be there again. An end is told to others, and stays.
             ledger.session.is_repeatable()
+    return moved, heralds, told, left
+
+
+def tell_own(ledger: "Ledger", ids: Sequence[UUID]) -> tuple[Passed, list[UUID]]:
+    """
+    Tell the dependents of runs that the present transaction has moved itself. What moved, and of whom the dependents
+    are to be told when it has committed.
+    """
+    moved, heralds, _, left = _tell_held(ledger, ids)
+    return moved, [*ids, *heralds] if left else heralds
+
+
+def _tell_held(ledger: "Ledger", ids: Sequence[UUID]) -> tuple[Passed, list[UUID], int, bool]:
+    """Tell the dependents of runs that nobody else can move meanwhile."""
+    limit = _batch_of(ids)
+    params = {"ids": _listed(ledger, ids), "limit": limit}
+    news = _count_sqlite(ledger, params) if ledger.dialect.name == "sqlite" else _count(ledger, params)
+    moved = Passed(done=news.told + news.hushed)
+    _note(moved, zip(news.passed, news.states, news.queues, strict=True))
+    heralds: list[UUID] = []
+    if news.told:
+        passed, heralds = _let_pass(ledger, news.dependents, reopening=news.reopening)
+        moved |= passed
+        if news.again:
+            # While it was over, somebody may have begun to wait for who waited for it.
+            refused, more = _refuse(ledger, in_circles(ledger, sorted(set(news.again)), reopened=True))
+            moved |= refused
+            heralds += more
+    if news.found and not news.hushed:
+        # Of some there may be more, or somebody who could not be told.
+        moved.done += len(ledger.session.rows("hush", {"ids": params["ids"]}))
     # Those that somebody holds are left as well, but not to be tried again at once.
     return moved, heralds, news.told, news.found == limit and news.told > 0
 
@@ -370,6 +391,10 @@ class _News:
     dependents: Sequence[UUID]
     #: The runs that wait again for something.
     again: Sequence[UUID]
+    #: The runs that their gates have let pass already, their states and queues.
+    passed: Sequence[UUID] = ()
+    states: Sequence[str] = ()
+    queues: Sequence[str] = ()
 
 
 def _count(ledger: "Ledger", params: dict[str, object]) -> _News:
@@ -444,16 +469,18 @@ def _let_pass(ledger: "Ledger", ids: Sequence[UUID], *, reopening: bool) -> tupl
     if not ids:
         return Passed(), []
     params = {"ids": _listed(ledger, ids), "reopening": reopening}
-    passed, heralds = Passed(), []
-    moved = _pass_sqlite(ledger, params) if ledger.dialect.name == "sqlite" else _pass(ledger, params)
-    for run_id, state, queue, is_herald in moved:
-        read = ledger.dialect.read_id(run_id)
-        passed.states[read] = State(state)
+    passed = Passed()
+    found = _pass_sqlite(ledger, params) if ledger.dialect.name == "sqlite" else _pass(ledger, params)
+    moved = [(ledger.dialect.read_id(run_id), state, queue, is_herald) for run_id, state, queue, is_herald in found]
+    _note(passed, ((run_id, state, queue) for run_id, state, queue, _ in moved))
+    return passed, [run_id for run_id, _, _, is_herald in moved if is_herald]
+
+
+def _note(passed: Passed, moved: Iterable[tuple[UUID, str, str]]) -> None:
+    for run_id, state, queue in moved:
+        passed.states[run_id] = State(state)
         if state == State.READY:
             passed.queues.add(queue)
-        if is_herald:
-            heralds.append(read)
-    return passed, heralds
 
 
 def _pass(ledger: "Ledger", params: dict[str, object]) -> list[Any]:
@@ -505,7 +532,13 @@ def values(ledger: "Ledger", ids: Iterable[str], *, limit: int | None = VALUES_L
 
 def with_values(ledger: "Ledger", claims: list[Claimed]) -> list[Claimed]:
     """Claims with what their references refer to; those whose executors shall fetch it themselves without."""
-    referred = {claim.id: referred_to(claim.references) for claim in claims if claim.references}
+    referred: dict[UUID, list[str]] = {}
+    for claim in claims:
+        # What is little came with the claim.
+        if claim.references and not claim.values.keys() >= set(ids := referred_to(claim.references)):
+            referred[claim.id] = ids
+    if not referred:
+        return claims
     found = values(ledger, {run_id for ids in referred.values() for run_id in ids})
     return [
         claim._replace(values=_needed(referred[claim.id], found)) if claim.id in referred else claim for claim in claims
@@ -592,3 +625,9 @@ def patiently[T](ledger: "Ledger", act: Callable[[], T]) -> T:
 def code_of(error: DatabaseError) -> str | None:
     """What PostgreSQL calls it."""
     return getattr(error.__cause__, "sqlstate", None)
+
+
+def is_answer(error: DatabaseError) -> bool:
+    """Whether the database said it, and goes on; or is away, or about to go, so that nobody knows what it has done."""
+    code = code_of(error)
+    return code is not None and not code.startswith(("08", "57P"))

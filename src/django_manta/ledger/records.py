@@ -108,6 +108,8 @@ class Claimed(NamedTuple):
     references: str | None = None
     #: The workflow that it belongs to, and what it enqueues with it.
     workflow: str | None = None
+    #: Somebody was waiting for it when it was claimed.
+    dependents: bool = False
     #: Ended attempts of the run; empty for a first attempt.
     history: tuple[AttemptRecord, ...] = ()
     #: What ``references`` refer to, by run id, unless it is too much to carry along.
@@ -214,9 +216,12 @@ class Settled:
     busy: frozenset[int] = frozenset()
     #: Runs whose dependents are still to be told, because the caller's transaction is open.
     heralds: tuple[UUID, ...] = ()
-    #: Queues in which something became ready, and runs that ended, because of what was settled.
+    #: Queues in which something became ready that was not claimed along, and runs that ended, because of what was
+    #: settled.
     ready: frozenset[str] = frozenset()
     ended: tuple[UUID, ...] = ()
+    #: What was claimed in the same transaction, if anything could be.
+    claims: "list[Claimed] | None" = None
 
     def __or__(self, other: "Settled") -> "Settled":
         return Settled(
@@ -226,6 +231,7 @@ class Settled:
             self.heralds + other.heralds,
             self.ready | other.ready,
             self.ended + other.ended,
+            self.claims if other.claims is None else other.claims,
         )
 
 

@@ -21,6 +21,7 @@ from django_manta.ledger.records import (
     RunRecord,
     Settleable,
     Settlement,
+    Value,
     Written,
 )
 from django_manta.ledger.session import Dialect, Row
@@ -178,8 +179,9 @@ def claimed(dialect: Dialect, row: Row) -> Claimed:
             bool(row[22]),
             row[23],
             row[24],
+            bool(row[25]),
             (),
-            {},
+            {run_id: Value(result, signature) for run_id, result, signature in row[26]} if row[26] else {},
             0,
         )
     )

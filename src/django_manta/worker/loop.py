@@ -292,7 +292,7 @@ class Worker:
         must_settle = settle_at is not None and (settle_at <= now or self._may_idle())
         if must_settle and not self._more:
             # Nothing is known to be ready before others hear of these, and perhaps what waited for them.
-            self._settle(now)
+            self._settle(now, claiming=self._hungry and not self.stop_requested)
             must_settle = False
         if self._hungry and not self.stop_requested:
             self._claim(now)
@@ -421,23 +421,27 @@ class Worker:
     # -- claiming --------------------------------------------------------------------------------
 
     def _claim(self, now: float) -> None:
+        self._take_on(self._fetch(now))
+
+    def _fetch(self, now: float) -> list[Claimed]:
+        """Claim what there is room for. Until it is taken on, the ledger may know of it and we do not."""
+        claims: list[Claimed] = []
         wanted = self.runner.appetite(self._queues, now)
         if not wanted:
-            return
+            return claims
         self._hungry = False
         self._passed_over = not _is_all(wanted, self._queues)
         for want in wanted:
             limit = min(want.limit, CLAIM_LIMIT)
             if self.given.max_runs is not None:
-                limit = min(limit, self.given.max_runs - self.executed - len(self._in_flight))
+                limit = min(limit, self.given.max_runs - self.executed - len(self._in_flight) - len(claims))
             if limit < 1 or not want.queues:
                 self._passed_over = True
                 continue
-            self._must_reconcile = True
             # Each time another queue is the first to be served: where there is room for one run only, it is its turn.
             self._turn += 1
             first = self._turn % len(want.queues)
-            claims = self._ledger.claim(
+            found = self._ledger.claim(
                 self.id,
                 [*want.queues[first:], *want.queues[:first]],
                 limit,
@@ -445,9 +449,8 @@ class Worker:
                 not_tasks=want.not_tasks,
                 marks=self._marks,
             )
-            self._must_reconcile = False
-            self._take_on(claims)
-            if len(claims) >= limit:
+            claims += found
+            if len(found) >= limit:
                 self._hungry = True
             elif self._marks.look_at is not None:
                 # Something may be there all the same, where it takes long to look.
@@ -455,7 +458,7 @@ class Worker:
                 self._look_again_at = due_at if self._look_again_at is None else min(self._look_again_at, due_at)
         self.settler.busy = self._hungry
         self._more = self._hungry or self._passed_over
-        self.runner.dispatch()
+        return claims
 
     #: How many claims there have been.
     _turn = 0
@@ -488,6 +491,7 @@ class Worker:
         for flight in flights:
             self._in_flight[flight.claim.token] = flight
         self.runner.take_on(flights)
+        self.runner.dispatch()
         if events.are_told():
             for claim in claims:
                 tell("claimed", **_facts(claim, self.id))
@@ -597,10 +601,12 @@ class Worker:
 
     # -- settling --------------------------------------------------------------------------------
 
-    def _settle(self, now: float) -> None:
+    def _settle(self, now: float, *, claiming: bool = False) -> None:
+        """Settle what is due; and if ``claiming``, perhaps claim what became ready by it: see settler.claims."""
         given_back = False
         settled, unmoved = [], []
-        for claim, settlement, state in self.settler.flush(self._ledger, now):
+        moved = self._flush(now, claiming)
+        for claim, settlement, state in moved:
             self._in_flight.pop(claim.token, None)
             if state is None:
                 unmoved.append(claim)
@@ -628,6 +634,27 @@ class Worker:
             announce.ended(self.backend, ended, self._ledger)
         # Receivers may have used Django's connections here, which nobody else tends.
         close_old_connections()
+
+    def _flush(self, now: float, claiming: bool) -> list[tuple[Claimed, Settleable, State | None]]:
+        tried = False
+
+        def fetch() -> list[Claimed]:
+            nonlocal tried
+            tried = True
+            return self._fetch(now)
+
+        try:
+            # How many may be claimed at the end of --max-runs is known only when these are settled.
+            moved = self.settler.flush(self._ledger, now, fetch if claiming and self.given.max_runs is None else None)
+        finally:
+            if tried and self.settler.claims is None:
+                # What was claimed is not ours after all: it is where it was, and so must be the marks.
+                self._marks = Marks()
+                self._hungry = self._more = True
+        if self.settler.claims is not None:
+            # Before it is told who ended: the executors are waiting for this.
+            self._take_on(self.settler.claims)
+        return moved
 
     def _announce(self, claim: Claimed, settlement: Settleable, state: State) -> None:
         level = _level(settlement.outcome, state)

@@ -6,7 +6,7 @@ somebody held the row) stays here and is tried again; nothing is dropped before 
 what became of it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from itertools import islice
 from typing import NamedTuple
 from uuid import UUID
@@ -21,6 +21,9 @@ BUSY_LINGER_SECONDS = 0.02
 #: How many travel together, and how many are worth a journey while more are coming.
 BATCH = 500
 WORTHWHILE = 200
+
+#: Of no more than so many, what becomes ready by them is claimed in the same transaction.
+FEW = 20
 
 #: A row that somebody holds is tried again after so long.
 LOCKED_SECONDS = 0.02
@@ -44,9 +47,12 @@ class Settler:
         #: What somebody held the row of, and when to try it again.
         self._locked: dict[int, Waiting] = {}
         self._locked_until = 0.0
-        #: What followed from the last settlements: queues in which something became ready, runs that ended.
+        #: What followed from the last settlements: queues in which something became ready and is not claimed, runs that
+        #: ended.
         self.ready: set[str] = set()
         self.ended: list[UUID] = []
+        #: What was claimed together with the last settlements, if it was.
+        self.claims: list[Claimed] | None = None
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._locked)
@@ -69,17 +75,31 @@ class Settler:
             times.append(self._locked_until)
         return min(times, default=None)
 
-    def flush(self, ledger: Ledger, now: float) -> Iterator[tuple[Claimed, Settleable, State | None]]:
-        """Settle what is due. What moved, with its state; None where it was no longer ours."""
+    def flush(
+        self, ledger: Ledger, now: float, claim: Callable[[], list[Claimed]] | None = None
+    ) -> list[tuple[Claimed, Settleable, State | None]]:
+        """
+        Settle what is due. What moved, with its state; None where it was no longer ours.
+
+        With ``claim``, what becomes ready by few is claimed in the same transaction.
+        """
+        self.claims = None
         if self._locked and self._locked_until <= now:
             self._waiting = self._locked | self._waiting
             self._locked = {}
         batch = list(islice(self._waiting.values(), BATCH))
         if not batch:
-            return
-        settled = ledger.settle([one.settlement for one in batch], self.worker)
+            return []
+        settlements = [one.settlement for one in batch]
+        settled = None
+        if claim is not None and len(batch) <= FEW and any(one.claim.dependents for one in batch):
+            settled = ledger.settle_and_claim(settlements, self.worker, claim)
+        if settled is None:
+            settled = ledger.settle(settlements, self.worker)
         self.ready |= settled.ready
         self.ended += settled.ended
+        self.claims = settled.claims
+        moved = []
         for one in batch:
             token = one.claim.token
             del self._waiting[token]
@@ -87,7 +107,8 @@ class Settler:
                 self._locked[token] = one
                 self._locked_until = now + LOCKED_SECONDS
             else:
-                yield one.claim, one.settlement, settled.moved.get(token)
+                moved.append((one.claim, one.settlement, settled.moved.get(token)))
+        return moved
 
     def clear(self) -> None:
         """Our lease is lost: nothing of this is ours to settle."""

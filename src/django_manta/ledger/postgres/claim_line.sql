@@ -61,4 +61,18 @@ RETURNING
     EXTRACT(EPOCH FROM statement_timestamp() - run.refused_at)::double precision,
     run.suspect,
     run.refs,
-    run.workflow_id::text
+    run.workflow_id::text,
+    run.dependents,
+    -- What it is given, if that is little: a statement less for each step of a chain. The rest is fetched (values.sql).
+    CASE
+        WHEN run.refs IS NOT NULL THEN ARRAY(
+            SELECT ARRAY[replace(source.id::text, '-', ''), source.result, source.result_signature]
+            FROM (
+                SELECT edge.on_id FROM manta_dependency AS edge
+                WHERE edge.run_id = run.id AND edge.role = 'value'
+                LIMIT 3
+            ) AS few
+            JOIN manta_run AS source ON source.id = few.on_id
+            WHERE source.state = 'SUCCESSFUL' AND source.delegate IS NULL AND octet_length(source.result) <= 8192
+        )
+    END

@@ -15,10 +15,13 @@ WITH news AS MATERIALIZED (
         edge.met,
         edge.called
     FROM manta_run AS run
-    JOIN manta_dependency AS edge ON edge.on_id = run.id
-    WHERE
-        run.id = ANY(%(ids)s::uuid[])
-        AND edge.told = (run.state NOT IN ('SUCCESSFUL', 'FAILED', 'CANCELLED', 'LOST', 'EXPIRED', 'QUARANTINED', 'UPSTREAM_FAILED'))
+    -- A limit each, so that there is but one way to find them: in a small table the planner would read all edges.
+    CROSS JOIN LATERAL (
+        SELECT edge.* FROM manta_dependency AS edge
+        WHERE edge.on_id = run.id AND edge.told = (run.state NOT IN ('SUCCESSFUL', 'FAILED', 'CANCELLED', 'LOST', 'EXPIRED', 'QUARANTINED', 'UPSTREAM_FAILED'))
+        LIMIT %(limit)s
+    ) AS edge
+    WHERE run.id = ANY(%(ids)s::uuid[])
     UNION ALL
     SELECT
         edge.id,
@@ -30,12 +33,14 @@ WITH news AS MATERIALIZED (
         edge.met,
         edge.called
     FROM manta_run AS run
-    JOIN manta_dependency AS edge ON edge.on_id = run.id
+    CROSS JOIN LATERAL (
+        SELECT edge.* FROM manta_dependency AS edge
+        WHERE edge.on_id = run.id AND edge.told AND edge.met = (run.state <> 'SUCCESSFUL')
+        LIMIT %(limit)s
+    ) AS edge
     WHERE
         run.id = ANY(%(ids)s::uuid[])
-        AND edge.told
         AND run.state IN ('SUCCESSFUL', 'FAILED', 'CANCELLED', 'LOST', 'EXPIRED', 'QUARANTINED', 'UPSTREAM_FAILED')
-        AND edge.met = (run.state <> 'SUCCESSFUL')
     LIMIT %(limit)s
 ),
 dependents AS MATERIALIZED (
@@ -113,7 +118,28 @@ counted AS (
     RETURNING
         gate.run_id,
         -- As long as a value is missing, and nothing has gone wrong, nothing moves.
-        gate.pending_values > 0 AND gate.bad_values = 0 AND gate.bad_after = 0 AS waits
+        gate.pending_values > 0 AND gate.bad_values = 0 AND gate.bad_after = 0 AS waits,
+        gate.mode = 'all_successful'
+        AND gate.pending_values = 0
+        AND gate.bad_values = 0
+        AND gate.pending_after = 0
+        AND gate.bad_after = 0 AS open
+),
+-- Most runs have waited for all, all of it went well, and nothing else is to be judged: these pass at once, as
+-- pass_gates.sql would let them. It sees to the others.
+passed AS (
+    UPDATE manta_run AS run
+    SET
+        state = CASE WHEN run.due_at > statement_timestamp() THEN 'SCHEDULED' ELSE 'READY' END,
+        due_at = CASE WHEN run.due_at > statement_timestamp() THEN run.due_at END
+    WHERE
+        run.id = ANY(ARRAY(SELECT counted.run_id FROM counted WHERE counted.open))
+        AND run.state = 'WAITING'
+        AND run.delegate IS NULL
+    RETURNING
+        run.id,
+        run.state,
+        run.queue
 ),
 -- Where nothing was left over, nothing is left to be told of these: nobody else can move them meanwhile.
 hushed AS (
@@ -129,5 +155,15 @@ SELECT
     (SELECT count(*) FROM free) AS told,
     (SELECT count(*) FROM hushed) AS hushed,
     COALESCE((SELECT bool_or(free.told) FROM free), false) AS reopening,
-    ARRAY(SELECT counted.run_id FROM counted WHERE NOT counted.waits OR (SELECT bool_or(free.told) FROM free)) AS dependents,
-    ARRAY(SELECT DISTINCT free.run_id FROM free WHERE NOT free.ended) AS again
+    ARRAY(
+        SELECT counted.run_id
+        FROM counted
+        WHERE
+            (NOT counted.waits OR (SELECT bool_or(free.told) FROM free))
+            AND counted.run_id NOT IN (SELECT passed.id FROM passed)
+    ) AS dependents,
+    ARRAY(SELECT DISTINCT free.run_id FROM free WHERE NOT free.ended) AS again,
+    -- Each in the order in which they passed.
+    ARRAY(SELECT passed.id FROM passed) AS passed,
+    ARRAY(SELECT passed.state FROM passed) AS states,
+    ARRAY(SELECT passed.queue FROM passed) AS queues

@@ -89,4 +89,6 @@ RETURNING
     (julianday('now') - julianday(refused_at)) * 86400.0,
     suspect,
     refs,
-    workflow_id
+    workflow_id,
+    dependents,
+    NULL
