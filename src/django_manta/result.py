@@ -27,14 +27,12 @@ from django_manta import exceptions, payload
 from django_manta.current import current_run
 from django_manta.ids import parse_run_id
 from django_manta.ledger import AttemptRecord, DjangoSession, Ledger, RunRecord, Value, graph
+from django_manta.patience import pauses
 from django_manta.ringing import CANCEL, ring_after_commit
 from django_manta.signals import run_settled
 from django_manta.states import BAD_ENDS, ENDS, OWNED, UNSTARTED, Outcome, State, status_of
 from django_manta.task import rebuild
 from django_manta.typed import GenericTaskResult, P, R
-
-#: A waiting ``join`` looks this often: at first, and at most.
-_FIRST_LOOK, _LAST_LOOK = 0.01, 0.5
 
 #: The class that names each bad end which has no exception of its own.
 _END_ERRORS: dict[State, type[BaseException]] = {
@@ -118,10 +116,11 @@ class TaskResult(GenericTaskResult[P, R]):  # type: ignore[misc]  # Django's is 
         if self.state in ENDS:
             return self.return_value
         self._refuse_to_wait()
-        limit = None if timeout is None else time.monotonic() + timeout
-        pause = _FIRST_LOOK
-        while not self._has_ended():
-            pause = self._next_pause(pause, limit, timeout)
+        for pause in pauses(timeout):
+            if self._has_ended():
+                break
+            if pause is None:
+                raise self._too_late(timeout)
             time.sleep(pause)
         self.refresh()
         return self.return_value
@@ -131,10 +130,11 @@ class TaskResult(GenericTaskResult[P, R]):  # type: ignore[misc]  # Django's is 
         if self.state in ENDS:
             return self.return_value
         await sync_to_async(self._refuse_to_wait, thread_sensitive=True)()
-        limit = None if timeout is None else time.monotonic() + timeout
-        pause = _FIRST_LOOK
-        while not await sync_to_async(self._has_ended, thread_sensitive=True)():
-            pause = self._next_pause(pause, limit, timeout)
+        for pause in pauses(timeout):
+            if await sync_to_async(self._has_ended, thread_sensitive=True)():
+                break
+            if pause is None:
+                raise self._too_late(timeout)
             await asyncio.sleep(pause)
         await self.arefresh()
         return self.return_value
@@ -152,19 +152,14 @@ class TaskResult(GenericTaskResult[P, R]):  # type: ignore[misc]  # Django's is 
             )
 
     def _has_ended(self) -> bool:
-        found = _ledger(_database_of(self.backend)).fetch([UUID(self.id)], history=False)
-        if not found:
+        run_id = UUID(self.id)
+        state = _ledger(_database_of(self.backend)).states([run_id]).get(run_id)
+        if state is None:
             raise TaskResultDoesNotExist(self.id)
-        return found[0].state in ENDS
+        return state in ENDS
 
-    def _next_pause(self, pause: float, limit: float | None, timeout: float | None) -> float:
-        pause = min(pause * 1.5, _LAST_LOOK)
-        if limit is None:
-            return pause
-        left = limit - time.monotonic()
-        if left <= 0:
-            raise TimeoutError(f"Run {self.id} had not ended after {timeout:g} s.")
-        return min(pause, left)
+    def _too_late(self, timeout: float | None) -> TimeoutError:
+        return TimeoutError(f"Run {self.id} had not ended after {timeout or 0:g} s.")
 
     # -- what a person decides -------------------------------------------------------------------
 
@@ -291,13 +286,10 @@ def states_of(results: "Sequence[TaskResult]") -> list[State]:
     by_database: dict[str, list[UUID]] = {}
     for result in results:
         by_database.setdefault(_database_of(result.backend), []).append(UUID(result.id))
-    from django_manta.models import Run
-
     states: list[State] = []
     for database, ids in by_database.items():
-        # Not the whole rows: their arguments and results may be large.
-        found = dict(Run.objects.using(database).filter(pk__in=set(ids)).values_list("pk", "state"))
-        states += [State(found[run_id]) for run_id in ids if run_id in found]
+        found = _ledger(database).states(ids)
+        states += [found[run_id] for run_id in ids if run_id in found]
     return states
 
 

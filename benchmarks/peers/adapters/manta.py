@@ -43,8 +43,7 @@ def enqueue(name: str, *args: Any) -> Any:
 
 
 def value(result: Any, timeout: float) -> Any:
-    """As from every backend of Django's framework. ``join()`` looks less often, to spare the database."""
-    return _tasks().value(result, timeout)
+    return result.join(timeout)
 
 
 def bulk(count: int) -> None:

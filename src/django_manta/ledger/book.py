@@ -642,6 +642,11 @@ class Ledger:
         found = {record.id: replace(record, history=histories.get(record.id, ())) for record in records}
         return [found[run_id] for run_id in ids if run_id in found]
 
+    def states(self, ids: Iterable[UUID]) -> dict[UUID, State]:
+        """Where runs stand, of those that exist among ``ids``."""
+        found = self.session.rows("states", {"ids": self._listed(ids)})
+        return {self.dialect.read_id(run_id): State(state) for run_id, state in found}
+
     def ready_queues(self) -> list[str]:
         """The queues that have ready runs, at the cost of one index step each."""
         return [row[0] for row in self.session.rows("ready_queues", {})]

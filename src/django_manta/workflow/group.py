@@ -3,20 +3,18 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, SupportsIndex, cast, overload
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
 from django.tasks.base import TaskResult as DjangoTaskResult
 
+from django_manta.patience import pauses
 from django_manta.states import ENDS, State
 
 if TYPE_CHECKING:
     from django_manta.result import TaskResult
-
-#: A waiting ``join`` looks this often: at first, and at most.
-_FIRST_LOOK, _LAST_LOOK = 0.01, 0.5
 
 
 class Group[T](list["TaskResult[Any, T]"]):
@@ -58,7 +56,7 @@ class Group[T](list["TaskResult[Any, T]"]):
         Raise TimeoutError after ``timeout`` seconds, ValueError if one ended badly.
         """
         self._refuse_to_wait()
-        for pause in self._pauses(timeout):
+        for pause in pauses(timeout):
             if not (unfinished := self._unfinished()):
                 return self._values()
             if pause is None:
@@ -69,7 +67,7 @@ class Group[T](list["TaskResult[Any, T]"]):
     async def ajoin(self, timeout: float | None = None) -> list[T]:
         """See join()."""
         await sync_to_async(self._refuse_to_wait, thread_sensitive=True)()
-        for pause in self._pauses(timeout):
+        for pause in pauses(timeout):
             if not (unfinished := await sync_to_async(self._unfinished, thread_sensitive=True)()):
                 return await sync_to_async(self._values, thread_sensitive=True)()
             if pause is None:
@@ -82,15 +80,6 @@ class Group[T](list["TaskResult[Any, T]"]):
             if result.state not in ENDS:
                 result._refuse_to_wait()
                 return
-
-    def _pauses(self, timeout: float | None) -> Iterator[float | None]:
-        """How long to sleep between two looks; None after the last one."""
-        limit = None if timeout is None else time.monotonic() + timeout
-        pause = _FIRST_LOOK
-        while limit is None or time.monotonic() < limit:
-            yield pause if limit is None else max(0.0, min(pause, limit - time.monotonic()))
-            pause = min(pause * 1.5, _LAST_LOOK)
-        yield None
 
     def _too_late(self, unfinished: int, timeout: float | None) -> TimeoutError:
         return TimeoutError(f"{unfinished} of {len(self)} runs had not ended after {timeout or 0:g} s.")
