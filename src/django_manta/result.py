@@ -27,7 +27,7 @@ from django_manta import exceptions, payload
 from django_manta.current import current_run
 from django_manta.ids import parse_run_id
 from django_manta.ledger import AttemptRecord, DjangoSession, Ledger, RunRecord, Value, graph
-from django_manta.patience import pauses
+from django_manta.patience import HEAD_START_SECONDS, is_new, pauses
 from django_manta.ringing import CANCEL, ring_after_commit
 from django_manta.signals import run_settled
 from django_manta.states import BAD_ENDS, ENDS, OWNED, UNSTARTED, Outcome, State, status_of
@@ -116,13 +116,14 @@ class TaskResult(GenericTaskResult[P, R]):  # type: ignore[misc]  # Django's is 
         if self.state in ENDS:
             return self.return_value
         self._refuse_to_wait()
+        if is_new(self.enqueued_at):
+            time.sleep(HEAD_START_SECONDS)
         for pause in pauses(timeout):
             if self._has_ended():
                 break
             if pause is None:
                 raise self._too_late(timeout)
             time.sleep(pause)
-        self.refresh()
         return self.return_value
 
     async def ajoin(self, timeout: float | None = None) -> R:
@@ -130,13 +131,14 @@ class TaskResult(GenericTaskResult[P, R]):  # type: ignore[misc]  # Django's is 
         if self.state in ENDS:
             return self.return_value
         await sync_to_async(self._refuse_to_wait, thread_sensitive=True)()
+        if is_new(self.enqueued_at):
+            await asyncio.sleep(HEAD_START_SECONDS)
         for pause in pauses(timeout):
             if await sync_to_async(self._has_ended, thread_sensitive=True)():
                 break
             if pause is None:
                 raise self._too_late(timeout)
             await asyncio.sleep(pause)
-        await self.arefresh()
         return self.return_value
 
     def _refuse_to_wait(self) -> None:
@@ -152,11 +154,16 @@ class TaskResult(GenericTaskResult[P, R]):  # type: ignore[misc]  # Django's is 
             )
 
     def _has_ended(self) -> bool:
-        run_id = UUID(self.id)
-        state = _ledger(_database_of(self.backend)).states([run_id]).get(run_id)
-        if state is None:
-            raise TaskResultDoesNotExist(self.id)
-        return state in ENDS
+        """Whether it has; if so, this is refreshed."""
+        ledger = _ledger(_database_of(self.backend))
+        try:
+            record = ledger.ended(UUID(self.id))
+        except LookupError:
+            raise TaskResultDoesNotExist(self.id) from None
+        if record is None:
+            return False
+        self._take_over(from_record(record, _delegated(ledger, [record])))
+        return True
 
     def _too_late(self, timeout: float | None) -> TimeoutError:
         return TimeoutError(f"Run {self.id} had not ended after {timeout or 0:g} s.")

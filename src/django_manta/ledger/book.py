@@ -184,8 +184,9 @@ class Ledger:
             for queue in queues:
                 marks.looked(queue, (), time.monotonic() - began, full=False)
             # It took longer than a statement may, and has done nothing: what was claimed behind the marks is ours all
-            # the same. After anything else nobody knows what it did, and whoever called has to find out.
-            if not claims or graph.code_of(error) != _CANCELED:
+            # the same, unless it goes with the transaction. After anything else nobody knows what it did, and whoever
+            # called has to find out.
+            if not claims or graph.code_of(error) != _CANCELED or self.session.in_transaction():
                 raise
             logger.warning("Could not look through all of %s; once more in a while.", queues, exc_info=True)
             return []
@@ -646,6 +647,15 @@ class Ledger:
         """Where runs stand, of those that exist among ``ids``."""
         found = self.session.rows("states", {"ids": self._listed(ids)})
         return {self.dialect.read_id(run_id): State(state) for run_id, state in found}
+
+    def ended(self, run_id: UUID) -> RunRecord | None:
+        """A run, if it has ended. LookupError, if there is none. One statement, and one for its history."""
+        found = self.session.rows("ended", {"id": run_id.hex})
+        if not found:
+            raise LookupError(f"There is no run {run_id}.")
+        if found[0][0] is None:
+            return None
+        return replace(rows.run_record(self.dialect, found[0]), history=self.history([run_id]).get(run_id, ()))
 
     def ready_queues(self) -> list[str]:
         """The queues that have ready runs, at the cost of one index step each."""
