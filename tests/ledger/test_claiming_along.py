@@ -135,6 +135,47 @@ def test_a_claim_that_fails_undoes_the_settlement(own: Ledger) -> None:
     assert own.settle([settlement(first)], "worker").moved == {first.token: State.SUCCESSFUL}
 
 
+def test_behind_a_pooler_a_claim_that_fails_undoes_the_settlement_as_well(
+    committed: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There psycopg ends the transaction, and does not hear that the server has rolled it back."""
+    monkeypatch.setattr("django_manta.ledger.session._is_pooled", lambda connection: True)
+    session = own_session()
+    pooled = Ledger(session)
+    pooled.register(worker_record())
+    [first] = claimed(pooled)
+    waiting = dependent(pooled, first.id)
+
+    def fail() -> list[Claimed]:
+        claims = pooled.claim("worker", ["default"], 10)
+        with pytest.raises(DatabaseError):
+            sql(pooled, "SELECT 1 / 0")
+        return claims
+
+    assert pooled.settle_and_claim([settlement(first)], "worker", fail) is None
+    assert [state_of(pooled, each) for each in (first.id, waiting)] == [State.RUNNING, State.WAITING]
+    session.close()
+
+
+def test_who_is_held_for_a_moment_is_told_after_the_commit(own: Ledger, other_ledger: Ledger) -> None:
+    """As a join is by whoever tells it of another run."""
+    [first] = claimed(own)
+    held, free = dependent(own, first.id), dependent(own, first.id)
+    holding = other_ledger.session.transaction()
+    holding.__enter__()
+    sql(other_ledger, "SELECT FROM manta_run WHERE id = %s FOR UPDATE", [held])
+
+    def let_go() -> list[Claimed]:
+        holding.__exit__(None, None, None)
+        return own.claim("worker", ["default"], 1)
+
+    settled = own.settle_and_claim([settlement(first)], "worker", let_go)
+    assert settled is not None
+    assert [state_of(own, each) for each in (free, held)] == [State.RUNNING, State.READY]
+    assert settled.ready == {"default"}
+    assert fsck.check(own) == []
+
+
 def test_a_connection_that_is_cut_undoes_it_all_and_says_so(own: Ledger, other_ledger: Ledger) -> None:
     [first] = claimed(own)
     waiting = dependent(own, first.id)

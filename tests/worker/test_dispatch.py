@@ -4,6 +4,7 @@ import os
 import socket
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -12,8 +13,10 @@ from django_manta.execution.runners.flights import Flight
 from django_manta.execution.runners.processes import Child, Pool
 from django_manta.ids import new_run_id
 from django_manta.ledger import Claimed
+from django_manta.ledger.marks import Marks
 from django_manta.moments import to_microseconds
 from django_manta.worker.dispatch import FETCH_SECONDS, SLOW_SECONDS, WINDOW_RUNS, Appetite, Dispatcher, Tier
+from django_manta.worker.loop import Worker
 
 NOW = 1000.0
 QUEUES = ["default", "io"]
@@ -328,3 +331,40 @@ def test_reserved_slots_are_kept_for_near_deadlines() -> None:
     give(dispatcher, near)
     assert list(children.children[1].held.values()) == [near]
     children.close()
+
+
+def test_a_worker_that_finds_no_room_stays_cautious() -> None:
+    """The loop asks again and again while its children are full: suspects go on travelling alone."""
+    pool = Children(2)
+    dispatcher = dispatcher_of(pool)
+    for _ in range(60):
+        dispatcher.durations.note("quick", 0.0005)
+    asked = []
+
+    def claim(worker: str, queues: list[str], limit: int, **more: Any) -> list[Claimed]:
+        asked.append(limit)
+        return [flight("quick", suspect=True).claim for _ in range(min(limit, 2))]
+
+    worker = cast("Any", Worker.__new__(Worker))
+    worker.__dict__ |= {
+        "runner": SimpleNamespace(
+            appetite=dispatcher.appetite, take_on=dispatcher.take_on, dispatch=dispatcher.dispatch
+        ),
+        "given": SimpleNamespace(max_runs=None),
+        "settler": SimpleNamespace(busy=False),
+        "id": "worker",
+        "executed": 0,
+        "_ledger": SimpleNamespace(claim=claim),
+        "_queues": QUEUES,
+        "_in_flight": {},
+        "_marks": Marks(),
+        "_look_again_at": None,
+        "_traits": lambda claim: (None, False),
+    }
+    dispatcher.cautious = True
+    for _ in range(3):
+        worker._claim(NOW)
+    assert (asked, dispatcher.cautious) == ([2], True)
+    pool.children[1].held.clear()
+    assert [want.limit for want in dispatcher.appetite(QUEUES, NOW)] == [1]
+    pool.close()

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import Enum
 from itertools import batched
 from json import dumps, loads
 from typing import TYPE_CHECKING, Any
@@ -309,18 +310,30 @@ def tell(ledger: "Ledger", ids: Iterable[UUID], *, at_once: int = TELL_AT_ONCE) 
     heralds = list(ids)
     told = 0
     until = time.monotonic() + TELL_SECONDS
+    tried_again = False
     while heralds and told < at_once:
         moved, more, count, left = patiently(ledger, lambda: _tell(ledger, heralds))  # noqa: B023 (called at once)
         passed |= moved
         told += count
-        heralds = [*heralds, *more] if left else more
+        again = left is Left.MORE or (left is Left.HELD and not tried_again)
+        # Who holds a join is most often another worker that tells it of another run, and is done in a moment.
+        tried_again = tried_again or left is Left.HELD
+        heralds = [*heralds, *more] if again else more
         if time.monotonic() >= until:
             break
     return passed
 
 
-def _tell(ledger: "Ledger", ids: Sequence[UUID]) -> tuple[Passed, list[UUID], int, bool]:
-    """What moved, whose dependents are next, how many edges were counted, and whether as many may be left."""
+class Left(Enum):
+    """Who has not been told: nobody, those that did not fit into one statement, those that somebody holds."""
+
+    NOBODY = 0
+    MORE = 1
+    HELD = 2
+
+
+def _tell(ledger: "Ledger", ids: Sequence[UUID]) -> tuple[Passed, list[UUID], int, Left]:
+    """What moved, whose dependents are next, how many edges were counted, and who is left."""
     gone = 0
     alone = not ledger.session.in_transaction()
     with ledger.session.transaction():
@@ -330,7 +343,7 @@ def _tell(ledger: "Ledger", ids: Sequence[UUID]) -> tuple[Passed, list[UUID], in
                 gone = len(ledger.session.rows("hush_gone", {"ids": _listed(ledger, set(ids) - set(locked))}))
             ids = locked
         if not ids:
-            return Passed(done=gone), [], 0, False
+            return Passed(done=gone), [], 0, Left.NOBODY
         moved, heralds, told, left = _tell_held(ledger, ids)
         moved.done += gone
         if alone and not moved.ended:
@@ -345,10 +358,10 @@ def tell_own(ledger: "Ledger", ids: Sequence[UUID]) -> tuple[Passed, list[UUID]]
     are to be told when it has committed.
     """
     moved, heralds, _, left = _tell_held(ledger, ids)
-    return moved, [*ids, *heralds] if left else heralds
+    return moved, heralds if left is Left.NOBODY else [*ids, *heralds]
 
 
-def _tell_held(ledger: "Ledger", ids: Sequence[UUID]) -> tuple[Passed, list[UUID], int, bool]:
+def _tell_held(ledger: "Ledger", ids: Sequence[UUID]) -> tuple[Passed, list[UUID], int, Left]:
     """Tell the dependents of runs that nobody else can move meanwhile."""
     limit = _batch_of(ids)
     params = {"ids": _listed(ledger, ids), "limit": limit}
@@ -367,8 +380,8 @@ def _tell_held(ledger: "Ledger", ids: Sequence[UUID]) -> tuple[Passed, list[UUID
     if news.found and not news.hushed:
         # Of some there may be more, or somebody who could not be told.
         moved.done += len(ledger.session.rows("hush", {"ids": params["ids"]}))
-    # Those that somebody holds are left as well, but not to be tried again at once.
-    return moved, heralds, news.told, news.found == limit and news.told > 0
+    left = Left.MORE if news.found == limit and news.told else Left.HELD if news.found > news.told else Left.NOBODY
+    return moved, heralds, news.told, left
 
 
 def _batch_of(ids: Sequence[UUID]) -> int:

@@ -13,7 +13,7 @@ after REST_TIMES as long as it took the last time, so that it costs no more than
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from json import dumps
 from typing import NamedTuple
 from uuid import UUID
@@ -70,6 +70,13 @@ class Marks:
         self._lines: dict[str, _Line] = {}
         #: When a queue has to be looked at that was not, although it gave less than was asked for.
         self.look_at: float | None = None
+
+    def copy(self) -> "Marks":
+        """As they are now, for who may have to go back to them."""
+        other = Marks()
+        other.look_at = self.look_at
+        other._lines = {queue: replace(line, marks=dict(line.marks)) for queue, line in self._lines.items()}
+        return other
 
     def hold(self, queue: str) -> bool:
         """Whether a claim from this queue should begin behind them: without a backlog it is quick to look at all."""

@@ -292,6 +292,9 @@ class PostgresSession:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
+        from psycopg.errors import InFailedSqlTransaction
+        from psycopg.pq import TransactionStatus
+
         with self._django_errors():
             connection = self.connection
             if self._direct is not None and not self.in_transaction():
@@ -300,6 +303,9 @@ class PostgresSession:
             else:
                 with connection.transaction():
                     yield
+                    if connection.info.transaction_status == TransactionStatus.INERROR:
+                        # Somebody passed over an error. psycopg would ask for a commit, and not hear that it is none.
+                        raise InFailedSqlTransaction("A statement of the transaction failed: it is rolled back.")
 
     def step(self) -> AbstractContextManager[None]:
         """One statement, which needs no transaction round it unless one is open already."""

@@ -129,9 +129,10 @@ RETURNING
     run.refs,
     run.workflow_id::text,
     run.dependents,
-    -- What it is given, if that is little: a statement less for each step of a chain. The rest is fetched (values.sql).
+    -- What it is given, if that is little: a statement less for each step of a chain. The rest is fetched (values.sql),
+    -- as is what many are given, of whom several may be given the same.
     CASE
-        WHEN run.refs IS NOT NULL THEN ARRAY(
+        WHEN run.refs IS NOT NULL AND (SELECT count(*) FROM picked) <= 20 THEN ARRAY(
             SELECT ARRAY[replace(source.id::text, '-', ''), source.result, source.result_signature]
             FROM (
                 SELECT edge.on_id FROM manta_dependency AS edge
