@@ -166,7 +166,7 @@ def test_the_same_seed_gives_the_same_prediction() -> None:
 def test_it_has_the_habits_of_the_real_parts() -> None:
     for module, names in {
         dispatch: ("WINDOW_SECONDS", "WINDOW_RUNS", "SLOW_SECONDS", "FETCH_SECONDS"),
-        settling: ("LINGER_SECONDS", "BUSY_LINGER_SECONDS", "WORTHWHILE", "BATCH"),
+        settling: ("LINGER_SECONDS", "BUSY_LINGER_SECONDS", "WORTHWHILE", "BATCH", "MANY"),
         loop: ("CLAIM_LIMIT", "LOOK_SECONDS"),
         ringing: ("DEBOUNCE_SECONDS",),
         foreman: ("CHUNK_SECONDS", "CHUNK_RUNS"),

@@ -19,7 +19,7 @@ from django_manta.execution.runners.processes import Child, Pool
 WINDOW_SECONDS = 0.03
 
 #: And how many runs at the most.
-WINDOW_RUNS = 256
+WINDOW_RUNS = 512
 
 #: A head that takes longer than this gives up its mates, and what waits longer for a child is given back.
 SLOW_SECONDS = 0.05

@@ -42,6 +42,7 @@ from django_manta.worker.heart import Heart
 from django_manta.worker.hosting import Runner
 from django_manta.worker.local import Processes
 from django_manta.worker.obituaries import obituary
+from django_manta.worker.scribe import Scribe
 from django_manta.worker.settling import LOCKED_SECONDS, Settler
 from django_manta.worker.watch import Watch
 
@@ -151,7 +152,9 @@ class Worker:
         """Take on an identity: a lease, a heart, a caretaker."""
         host, pid = socket.gethostname(), os.getpid()
         self.id = f"{self.given.name or host}-{pid}-{secrets.token_hex(4)}"
-        self.settler = Settler(self.id)
+        # A file has but one writer: a second one would only wait for the first.
+        is_shared = self._ledger.dialect.name == "postgres"
+        self.settler = Settler(self.id, Scribe(self.backend.database, self.wake) if is_shared else None)
         self._lost = False
         self._ledger.register(
             WorkerRecord(
@@ -193,6 +196,7 @@ class Worker:
         self.caretaker.stop()
         self.heart.join(2)
         self.caretaker.join(2)
+        self.settler.close(2)
         try:
             if self._must_ring:
                 # What was given back at the end is for others.
@@ -288,10 +292,12 @@ class Worker:
             if now >= self._reconcile_at:
                 self._reconcile_at = float("inf")
         self._talk_at = self.runner.talk(self._ledger, now)
+        self._conclude(self.settler.collect(now))
         settle_at = self.settler.next_time()
         must_settle = settle_at is not None and (settle_at <= now or self._may_idle())
-        if must_settle and not self._more:
-            # Nothing is known to be ready before others hear of these, and perhaps what waited for them.
+        if must_settle and (not self._more or self.settler.has_many):
+            # Nothing is known to be ready before others hear of these, and perhaps what waited for them. Or they are
+            # many, which are settled while we claim.
             self._settle(now, claiming=self._hungry and not self.stop_requested)
             must_settle = False
         if self._hungry and not self.stop_requested:
@@ -421,14 +427,24 @@ class Worker:
     # -- claiming --------------------------------------------------------------------------------
 
     def _claim(self, now: float) -> None:
-        self._take_on(self._fetch(now))
-
-    def _fetch(self, now: float) -> list[Claimed]:
-        """Claim what there is room for. Until it is taken on, the ledger may know of it and we do not."""
         claims: list[Claimed] = []
+        asked = False
+        try:
+            asked = self._fetch(now, claims)
+        finally:
+            # What one statement brought is ours, whatever became of the next.
+            if asked or claims:
+                self._take_on(claims)
+
+    def _fetch(self, now: float, claims: list[Claimed]) -> bool:
+        """
+        Claim what there is room for. Whether the ledger was asked at all. Until ``claims`` are taken on, it may know of
+        them and we do not.
+        """
         wanted = self.runner.appetite(self._queues, now)
         if not wanted:
-            return claims
+            return False
+        asked = False
         self._hungry = False
         self._passed_over = not _is_all(wanted, self._queues)
         for want in wanted:
@@ -441,6 +457,7 @@ class Worker:
             # Each time another queue is the first to be served: where there is room for one run only, it is its turn.
             self._turn += 1
             first = self._turn % len(want.queues)
+            asked = True
             found = self._ledger.claim(
                 self.id,
                 [*want.queues[first:], *want.queues[:first]],
@@ -458,7 +475,7 @@ class Worker:
                 self._look_again_at = due_at if self._look_again_at is None else min(self._look_again_at, due_at)
         self.settler.busy = self._hungry
         self._more = self._hungry or self._passed_over
-        return claims
+        return asked
 
     #: How many claims there have been.
     _turn = 0
@@ -603,9 +620,14 @@ class Worker:
 
     def _settle(self, now: float, *, claiming: bool = False) -> None:
         """Settle what is due; and if ``claiming``, perhaps claim what became ready by it: see settler.claims."""
+        self._conclude(self._flush(now, claiming))
+
+    def _conclude(self, moved: list[tuple[Claimed, Settleable, State | None]]) -> None:
+        """The ledger has said what became of these: forget them, and tell who wants to know."""
+        if not moved and not self.settler.ready and not self.settler.ended:
+            return
         given_back = False
         settled, unmoved = [], []
-        moved = self._flush(now, claiming)
         for claim, settlement, state in moved:
             self._in_flight.pop(claim.token, None)
             if state is None:
@@ -636,22 +658,27 @@ class Worker:
         close_old_connections()
 
     def _flush(self, now: float, claiming: bool) -> list[tuple[Claimed, Settleable, State | None]]:
-        tried = False
+        if not claiming or self.given.max_runs is not None or self._marks.are_dear(self._queues):
+            # How many may be claimed at the end of --max-runs is known only when these are settled. And where it takes
+            # long to find something, nobody should wait for that who waits for the end of a run.
+            return self.settler.flush(self._ledger, now)
+        before, tried, asked = self._marks.copy(), False, False
 
         def fetch() -> list[Claimed]:
-            nonlocal tried
+            nonlocal tried, asked
             tried = True
-            return self._fetch(now)
+            claims: list[Claimed] = []
+            asked = self._fetch(now, claims)
+            return claims
 
         try:
-            # How many may be claimed at the end of --max-runs is known only when these are settled.
-            moved = self.settler.flush(self._ledger, now, fetch if claiming and self.given.max_runs is None else None)
+            moved = self.settler.flush(self._ledger, now, fetch)
         finally:
             if tried and self.settler.claims is None:
-                # What was claimed is not ours after all: it is where it was, and so must be the marks.
-                self._marks = Marks()
-                self._hungry = self._more = True
-        if self.settler.claims is not None:
+                # What was claimed is not ours, as far as we know: it is where it was, and so must be the marks.
+                self._marks = before
+                self._hungry = self._more = self._must_reconcile = True
+        if self.settler.claims is not None and asked:
             # Before it is told who ended: the executors are waiting for this.
             self._take_on(self.settler.claims)
         return moved
@@ -699,6 +726,8 @@ class Worker:
         self.heart.stop()
         self.caretaker.stop()
         self.settler.clear()
+        # What it is settling was ours no more when it was begun, or it counts.
+        self.settler.close(0)
         self._in_flight.clear()
         self._watch.forget()
         self.runner.drop()

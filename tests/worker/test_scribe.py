@@ -1,0 +1,128 @@
+"""Many outcomes are settled by a thread of their own, while the loop goes on."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from django.db import DatabaseError
+
+from django_manta.ledger import Claimed, Ledger, own_session
+from django_manta.states import State
+from django_manta.worker.scribe import Scribe
+from django_manta.worker.settling import BATCH, MANY, Settler
+from tests.ledger.given import claimed, dependent, settlement, sql, state_of, worker_record
+
+pytestmark = [pytest.mark.postgres, pytest.mark.django_db(transaction=True, available_apps=["django_manta"])]
+
+
+@pytest.fixture
+def ledger() -> Iterator[Ledger]:
+    session = own_session()
+    ledger = Ledger(session)
+    ledger.register(worker_record())
+    yield ledger
+    session.close()
+
+
+class Desk:
+    """A settler and its scribe, and a bell that tells when there is something to collect."""
+
+    def __init__(self) -> None:
+        self.done = threading.Event()
+        self.settler = Settler("worker", Scribe("default", self.done.set))
+
+    def add(self, *claims: Claimed) -> None:
+        for claim in claims:
+            self.settler.add(claim, settlement(claim), 0.0)
+
+    def collected(self) -> dict[int, State | None]:
+        assert self.done.wait(20)
+        self.done.clear()
+        return {claim.token: state for claim, _, state in self.settler.collect(0.0)}
+
+
+@pytest.fixture
+def desk() -> Iterator[Desk]:
+    desk = Desk()
+    yield desk
+    desk.settler.close(5)
+
+
+def test_many_are_settled_elsewhere_and_few_at_once(ledger: Ledger, desk: Desk) -> None:
+    *few, last = claimed(ledger, MANY)
+    desk.add(*few)
+    assert not desk.settler.has_many
+    assert len(desk.settler.flush(ledger, 0.0)) == len(few)
+    many = [last, *claimed(ledger, MANY - 1)]
+    desk.add(*many)
+    assert desk.settler.has_many
+    assert desk.settler.flush(ledger, 0.0) == []
+    # Until it is collected it is not forgotten, and nothing else is settled.
+    assert len(desk.settler) == MANY
+    assert last.token in desk.settler
+    assert desk.settler.next_time() is None
+    assert desk.collected() == {claim.token: State.SUCCESSFUL for claim in many}
+    assert (len(desk.settler), last.token in desk.settler) == (0, False)
+
+
+def test_what_comes_meanwhile_waits_its_turn(ledger: Ledger, desk: Desk) -> None:
+    first, second = claimed(ledger, BATCH), claimed(ledger, 1)
+    desk.add(*first)
+    assert desk.settler.flush(ledger, 0.0) == []
+    desk.add(*second)
+    assert desk.settler.flush(ledger, 0.0) == []
+    assert state_of(ledger, second[0].id) is State.RUNNING
+    assert len(desk.collected()) == BATCH
+    assert [claim.token for claim, _, _ in desk.settler.flush(ledger, 0.0)] == [second[0].token]
+
+
+def test_who_waits_for_them_is_told(ledger: Ledger, desk: Desk) -> None:
+    claims = claimed(ledger, MANY)
+    join = dependent(ledger, *(claim.id for claim in claims))
+    desk.add(*claims)
+    desk.settler.flush(ledger, 0.0)
+    desk.collected()
+    assert (state_of(ledger, join), desk.settler.ready) == (State.READY, {"default"})
+
+
+def test_what_could_not_be_settled_waits_in_its_place(ledger: Ledger, desk: Desk) -> None:
+    claims = claimed(ledger, MANY)
+    desk.add(*claims)
+    sql(ledger, "ALTER TABLE manta_attempt RENAME TO manta_elsewhere")
+    try:
+        desk.settler.flush(ledger, 0.0)
+        late = claimed(ledger, 1)
+        desk.add(*late)
+        with pytest.raises(DatabaseError):
+            desk.collected()
+    finally:
+        sql(ledger, "ALTER TABLE manta_elsewhere RENAME TO manta_attempt")
+    assert len(desk.settler) == MANY + 1
+    assert desk.settler.flush(ledger, 0.0) == []
+    assert list(desk.collected()) == [claim.token for claim in (*claims, *late)]
+
+
+def test_what_somebody_holds_is_tried_again_and_what_is_not_ours_is_not(ledger: Ledger, desk: Desk) -> None:
+    held, gone, *others = claimed(ledger, MANY)
+    ledger.settle([settlement(gone)], "worker")
+    desk.add(held, gone, *others)
+    other = own_session()
+    rival = Ledger(other)
+    with rival.session.transaction():
+        sql(rival, "SELECT FROM manta_run WHERE id = %s FOR UPDATE", [held.id])
+        desk.settler.flush(ledger, 0.0)
+        collected = desk.collected()
+    other.close()
+    assert collected[gone.token] is None
+    assert held.token not in collected
+    assert held.token in desk.settler
+    assert [claim.token for claim, _, _ in desk.settler.flush(ledger, 10.0)] == [held.token]
+
+
+def test_a_worker_that_lost_its_lease_settles_nothing_there_either(ledger: Ledger, desk: Desk) -> None:
+    claims = claimed(ledger, MANY)
+    assert ledger.mark_lost("worker", *sql(ledger, "SELECT seen_at FROM manta_worker")[0])
+    desk.add(*claims)
+    desk.settler.flush(ledger, 0.0)
+    assert set(desk.collected().values()) == {None}
+    assert state_of(ledger, claims[0].id) is State.RUNNING
