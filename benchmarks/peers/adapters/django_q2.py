@@ -25,9 +25,14 @@ SETTINGS: dict[str, Any] = {
         "ack_failures": True,
         **({"orm": "default", "poll": 0.01, "bulk": BULK} if VARIANT == "orm" else {"redis": REDIS}),
     },
-    # A fan-out is joined in the cache, which all processes must share.
+    # A fan-out is joined in the cache, which all processes must share. It has a key for each of its parts, and by
+    # Django's default a cache in the database throws away what is beyond 300.
     "CACHES": {
-        "default": {"BACKEND": "django.core.cache.backends.db.DatabaseCache", "LOCATION": "django_cache"}
+        "default": {
+            "BACKEND": "django.core.cache.backends.db.DatabaseCache",
+            "LOCATION": "django_cache",
+            "OPTIONS": {"MAX_ENTRIES": 1_000_000},
+        }
         if VARIANT == "orm"
         else {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": REDIS}
     },
