@@ -2,11 +2,14 @@
 
 import ast
 import re
+import shutil
+import socket
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
-from benchmarks.peers import chart, contenders, page
+from benchmarks.peers import chart, contenders, own_redis, page
 from benchmarks.peers.columns import GROUPS
 from benchmarks.peers.environments import python_of
 from benchmarks.peers.measures import FULL, OPTIONAL, REQUIRED, REQUIRED_OF_LIMITS, SIZES
@@ -110,6 +113,27 @@ def test_what_took_long_is_not_measured_again_unless_its_work_was_short(record: 
     assert tour.expected_seconds() == 60.0 + 40.0
     tour.rounds = 2
     assert tour.expected_seconds() == 60.0 + 70.0
+
+
+def test_redis_has_nothing_left_in_any_database_after_a_flush() -> None:
+    if not shutil.which("redis-server"):
+        pytest.skip("There is no redis-server here.")
+    with own_redis.server() as url:
+        where = urlsplit(url)
+        with socket.create_connection((where.hostname, where.port), timeout=5) as connection:
+            lines = connection.makefile("rwb", buffering=0)
+
+            def ask(words: bytes) -> bytes:
+                lines.write(words + b"\r\n")
+                return lines.readline().strip()
+
+            for number in (b"0", b"1"):
+                assert ask(b"SELECT " + number) == b"+OK"
+                assert ask(b"SET key value") == b"+OK"
+            own_redis.flush(url)
+            for number in (b"0", b"1"):
+                assert ask(b"SELECT " + number) == b"+OK"
+                assert ask(b"DBSIZE") == b":0"
 
 
 # -- what is kept ------------------------------------------------------------------------------------

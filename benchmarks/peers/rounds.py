@@ -63,6 +63,8 @@ class Tour:
             finally:
                 end_marked(mark)
                 connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(database)))
+                if contender.redis:
+                    own_redis.flush(self.redis)
         entry.conclude()
         self.lasted[contender.name] = time.monotonic() - began
 
