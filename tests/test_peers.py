@@ -4,7 +4,14 @@ import ast
 import re
 import shutil
 import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import pytest
@@ -12,10 +19,10 @@ import pytest
 from benchmarks.peers import chart, contenders, own_redis, page
 from benchmarks.peers.columns import GROUPS
 from benchmarks.peers.environments import python_of
-from benchmarks.peers.measures import FULL, OPTIONAL, REQUIRED, REQUIRED_OF_LIMITS, SIZES
+from benchmarks.peers.measures import FULL, OPTIONAL, REQUIRED, REQUIRED_OF_LIMITS, SIZES, TINY, Measures
 from benchmarks.peers.record import Entry, Record
 from benchmarks.peers.rounds import Tour
-from benchmarks.peers.workers import Trouble
+from benchmarks.peers.workers import Trouble, Workers
 
 PEERS = Path(contenders.__file__).parent
 
@@ -93,6 +100,56 @@ def test_the_chart_is_drawn_also_where_figures_are_missing(record: Record, tmp_p
     chart.draw(record, tmp_path)
     assert "django-tasks-db" in (tmp_path / "peers.svg").read_text()
     assert (tmp_path / "peers.png").read_bytes().startswith(b"\x89PNG")
+
+
+# -- what is measured --------------------------------------------------------------------------------
+
+
+class Still:
+    """Workers that are none: what they do is in the adapter."""
+
+    def check(self) -> None: ...
+
+    def end(self) -> None: ...
+
+    def last_words(self) -> str:
+        return "(nothing)"
+
+    @contextmanager
+    def still(self) -> Iterator[None]:
+        yield
+
+
+def peer(**offers: Any) -> SimpleNamespace:
+    """An adapter whose workers are there, in two processes, and whose ``offers`` are what is to be measured."""
+    processes = count()
+    common = {
+        "commands": list,
+        "purge": lambda: None,
+        "enqueue": lambda name, *args: name,
+        "value": lambda handle, timeout: [0, next(processes)],
+        "fill": lambda count: None,
+    }
+    return SimpleNamespace(**common | offers)
+
+
+def test_who_is_cut_off_is_judged_by_the_limit_and_not_by_how_long_it_took_to_count_him() -> None:
+    def slowly() -> int:
+        time.sleep(0.3)
+        return 30
+
+    sizes = replace(TINY, limit=0.6)
+    counted = Measures(peer(finished=slowly), sizes, lambda commands: cast(Workers, Still()))
+    assert 30 / 0.95 < counted.drain().value <= 30 / 0.6
+    filled: list[float] = []
+    told = peer(
+        finished=slowly,
+        fill=lambda count: filled.append(time.time()),
+        moments=lambda most: [filled[0] + 0.1] * 30,
+    )
+    sample = Measures(told, sizes, lambda commands: cast(Workers, Still())).drain()
+    assert sample.value == 30 / 0.6
+    assert sample.note == "30 of 200 within the limit"
 
 
 # -- what is measured again --------------------------------------------------------------------------

@@ -336,7 +336,8 @@ class Measures:
             found = [moment - wall for moment in self.adapter.moments(most)]
             found = [moment for moment in found if moment <= self.sizes.limit]
             if found:
-                done, seconds = len(found), found[-1] if len(found) == most else max(seconds, found[-1])
+                # Who was cut off worked for as long as the limit, and not while the last ones were counted.
+                done, seconds = len(found), found[-1] if len(found) == most else self.sizes.limit
         if done < count:
             self.at_rest()
         if not done:
@@ -353,8 +354,9 @@ class Measures:
             if done >= count:
                 return count, now - began
             self.workers.check()
-            if now - began >= limit:
-                return max(0, done), now - began
+            if asked - began >= limit:
+                # A count is of the moment when it was asked for, however long it takes.
+                return max(0, done), asked - began
             # Asking may take a twentieth of the time, and no more.
             time.sleep(max(0.005, min(20 * (now - asked), began + limit - now)))
 
