@@ -368,13 +368,15 @@ class Measures:
 
     def statements(self) -> Sample:
         """Statements a run while a backlog is drained, those of the enqueue apart."""
-        self.at_work()
+        workers = self.at_work()
         self.adapter.purge()
         count = self.sizes.statements
         counter, sent = database.Statements(), getattr(self.adapter, "commands_sent", None)
         with counter.counted():
-            self.adapter.fill(count)
-            before = sent() if sent else 0
+            # What idle workers ask for while the rows are being written is no part of any run.
+            with workers.still():
+                self.adapter.fill(count)
+                before = sent() if sent else 0
             done, _ = self._finish(count, time.perf_counter(), 2 * self.sizes.limit)
         notes = [] if counter.unit == "statements" else [counter.unit]
         total = float(counter.count)
