@@ -22,6 +22,7 @@ from benchmarks.peers.environments import python_of
 from benchmarks.peers.measures import FULL, OPTIONAL, REQUIRED, REQUIRED_OF_LIMITS, SIZES, TINY, Measures
 from benchmarks.peers.record import Entry, Record
 from benchmarks.peers.rounds import Tour
+from benchmarks.peers.targets import TARGETS
 from benchmarks.peers.workers import Trouble, Workers
 
 PEERS = Path(contenders.__file__).parent
@@ -94,6 +95,32 @@ def test_the_page_names_machine_versions_settings_and_date(record: Record) -> No
     text = page.page(record)
     for words in ("2 × something", "django-tasks-db 0.13.0", "As the quickstart starts it.", "2026-11-16"):
         assert words in text
+
+
+def target(text: str, words: str) -> list[str]:
+    """The cells of a row of what is won and what is not."""
+    [line] = [line for line in text.splitlines() if line.startswith(f"| {words}, ")]
+    return line.strip("| ").split(" | ")[1:]
+
+
+def test_what_is_won_is_computed_from_the_record(record: Record) -> None:
+    text = page.page(record)
+    assert target(text, "drain, among all") == ["7,500", "350", "django-tasks-db", "21.43", "≥ 5", "yes"]
+    assert target(text, "drain, against the limit") == ["7,500", "14,000", "bare SQL", "0.5357", "≥ 0.6", "**no**"]
+    assert target(text, "enqueue, among those in a database")[-1] == "not measured"
+    assert f"2 of {len(TARGETS)} are won" in " ".join(text.split())
+
+    record.entry("Dramatiq").add({"measure": "drain", "value": 1_501.0})
+    text = page.page(record)
+    assert target(text, "drain, among all") == ["7,500", "1,501", "Dramatiq", "4.997", "≥ 5", "**no**"]
+    assert target(text, "drain, among those in a database")[-1] == "yes", "Dramatiq keeps its queue in Redis."
+
+
+def test_less_is_better_is_won_from_below(record: Record) -> None:
+    record.entry("django-tasks-db").add({"measure": "pickup", "value": 1.9, "samples": [1.9]})
+    assert target(page.page(record), "start p50, among those in a database")[-2:] == ["≤ 1", "**no**"]
+    record.entry("django-tasks-db").rounds["pickup"] = [{"value": 2.0, "samples": [2.0]}]
+    assert target(page.page(record), "start p50, among those in a database")[-3:] == ["1", "≤ 1", "yes"]
 
 
 def test_the_chart_is_drawn_also_where_figures_are_missing(record: Record, tmp_path: Path) -> None:

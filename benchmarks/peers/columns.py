@@ -168,3 +168,8 @@ COST = (
 )
 
 GROUPS = {"Throughput": THROUGHPUT, "Latency and workflows": LATENCY, "Cost": COST}
+
+
+def showing(measure: str) -> Column:
+    """The first one that shows this measure: of latencies, the one with their medians."""
+    return next(one for columns in GROUPS.values() for one in columns if one.measure == measure)

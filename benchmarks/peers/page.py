@@ -8,6 +8,7 @@ from benchmarks.peers.columns import GROUPS, Column
 from benchmarks.peers.contenders import CONTENDERS, Contender
 from benchmarks.peers.measures import OPTIONAL
 from benchmarks.peers.record import Entry, Record
+from benchmarks.peers.targets import Outcome, outcomes
 
 INTRODUCTION = """\
 # Side by side with the peers
@@ -45,7 +46,8 @@ several give up durability for speed, and several do things that are not measure
 
 def page(record: Record) -> str:
     introduction = INTRODUCTION.format(rounds=_rounds(record.rounds))
-    parts: list[str] = [introduction, *([] if record.sizes == "full" else [SMALL]), *_groups(record), FAIRNESS]
+    parts: list[str] = [introduction, *([] if record.sizes == "full" else [SMALL]), *_groups(record)]
+    parts.append("\n".join(["## What is won, and what is not", "", *_targets(record), "", FAIRNESS]))
     parts.append("\n".join(["## What each figure says, and what it does not", "", *_paragraphs()]))
     parts.append("\n".join(["", "## Settings and versions", "", *_settings(record)]))
     parts.append("\n".join(["", "## Machine", "", *_machine(record)]))
@@ -138,6 +140,34 @@ def _cell(words: str) -> str:
     """Somebody else's words, so that they cannot break the table, and without the colours of a terminal."""
     words = re.sub(r"\x1b\[[0-9;]*m", "", words)
     return " ".join(words.replace("|", "/").replace("<", "‹").replace(">", "›").replace("`", "'").split())[:240]
+
+
+def _targets(record: Record) -> Iterator[str]:
+    found = list(outcomes(record))
+    won = sum(1 for one in found if one.won)
+    words = (
+        f"What we have set ourselves, held against the figures above: {won} of {len(found)} are won. The ratio is our "
+        "figure divided by the best of those that it is held against; whoever failed or was not measured is not among "
+        "them. Ours is the figure of a worker with two processes, unless the row says Ray."
+    )
+    yield fill(words, width=118)
+    yield ""
+    yield "| target | ours | theirs | whose | ratio | wanted | won |"
+    yield "|---|---:|---:|---|---:|---:|---|"
+    for one in found:
+        yield "| " + " | ".join(_target(one)) + " |"
+
+
+def _target(one: Outcome) -> Iterator[str]:
+    column = one.target.column
+    sign = "≥" if column.more_is_better else "≤"
+    yield f"{one.target.words}, {column.unit}"
+    yield "not measured" if one.ours is None else column.text(one.ours)
+    yield "not measured" if one.theirs is None else column.text(one.theirs)
+    yield one.best
+    yield "" if one.ratio is None else f"{one.ratio:.4g}"
+    yield f"{sign} {one.target.factor:g}"
+    yield {True: "yes", False: "**no**", None: "not measured"}[one.won]
 
 
 def _paragraphs() -> Iterator[str]:
