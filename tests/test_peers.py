@@ -61,6 +61,22 @@ def test_a_figure_is_the_median_with_its_spread_and_the_best_is_bold(record: Rec
     assert found["bare SQL"][2] == "14,000 [1 round]", "A limit is no contender, and never the best."
 
 
+def test_the_best_in_a_database_is_marked_where_the_best_of_all_is_in_redis(record: Record) -> None:
+    record.entry("Dramatiq").add({"measure": "drain", "value": 9_000.0})
+    found = rows(page.page(record))
+    assert found["Dramatiq"][2] == "**9,000** [1 round]"
+    assert found["django-manta"][2] == "7,500† [7,000 – 8,000]"
+    assert found["bare SQL"][2] == "14,000 [1 round]"
+
+
+def test_a_median_latency_has_the_medians_of_the_rounds_behind_it(record: Record) -> None:
+    record.entry("django-manta").add({"measure": "pickup", "value": 6.0, "samples": [5.0, 6.0, 7.0]})
+    latency = "\n".join(page._table(record, GROUPS["Latency and workflows"], page.Remarks()))
+    assert "[2.0 – 6.0; 2 rounds]" in latency
+    assert latency.count(" – 6.0") == 1
+    assert "**7.0** [2 rounds]" in latency, "A p99 is of all rounds together."
+
+
 def test_a_figure_that_should_be_there_is_not_told_as_one_that_cannot_be(record: Record) -> None:
     found = rows(page.page(record))
     assert found["django-tasks-db"][0] == "not measured"

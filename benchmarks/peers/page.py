@@ -18,9 +18,10 @@ asks all of them for the same work, one after the other, round by round. This pa
 writes it anew, and `python -m benchmarks.peers --render FILE` does so from results that were kept.
 
 Each figure is the median of {rounds}; behind it, in brackets, the least and the greatest, and how many rounds there
-were, if fewer. **Bold** is the best of its column, limits apart. `–` means that a peer has no such thing; a number in
-brackets refers to the remarks below. A limit is no queue: it is what the machine can do if nothing has to be kept,
-claimed or told.
+were, if fewer. **Bold** is the best of its column, limits apart; where that one has its queue in Redis, † is the best
+of those that have it in a database, which survives a crash and takes part in the caller's transaction. `–` means that a
+peer has no such thing; a number in brackets refers to the remarks below. A limit is no queue: it is what the machine
+can do if nothing has to be kept, claimed or told.
 
 ![The most telling columns as bars](peers.svg)
 """
@@ -83,6 +84,8 @@ def _groups(record: Record) -> Iterator[str]:
 def _table(record: Record, columns: Sequence[Column], remarks: Remarks) -> list[str]:
     present = [one for one in CONTENDERS if one.name in record.entries]
     best = {column: _best(record, present, column) for column in columns}
+    durable = [one for one in present if one.in_database]
+    best_durable = {column: _best(record, durable, column) for column in columns}
     lines = [
         "| | " + " | ".join(f"{column.heading}, {column.unit}" for column in columns) + " |",
         "|---|" + "---:|" * len(columns),
@@ -93,7 +96,11 @@ def _table(record: Record, columns: Sequence[Column], remarks: Remarks) -> list[
             # In the first cell, and the others empty: a row of Markdown cannot join cells.
             cells = [f"could not run: {_cell(entry.reason)}", *[""] * (len(columns) - 1)]
         else:
-            cells = [_figure(one, entry, column, best[column], record.rounds, remarks) for column in columns]
+            marks = [_mark(one, entry, column, best[column], best_durable[column]) for column in columns]
+            cells = [
+                _figure(one, entry, column, mark, record.rounds, remarks)
+                for column, mark in zip(columns, marks, strict=True)
+            ]
         lines.append(f"| {_name(one)} | " + " | ".join(cells) + " |")
     return lines
 
@@ -110,7 +117,17 @@ def _best(record: Record, present: Sequence[Contender], column: Column) -> float
     return max(found) if column.more_is_better else min(found)
 
 
-def _figure(one: Contender, entry: Entry, column: Column, best: float | None, of: int, remarks: Remarks) -> str:
+def _mark(one: Contender, entry: Entry, column: Column, best: float | None, best_durable: float | None) -> str:
+    """``**`` for the best of all, ``†`` for the best of those in a database, if that is another one."""
+    value = column.figure(entry)
+    if value is None or one.kind == "limit":
+        return ""
+    if value == best:
+        return "**"
+    return "†" if one.in_database and value == best_durable and best != best_durable else ""
+
+
+def _figure(one: Contender, entry: Entry, column: Column, mark: str, of: int, remarks: Remarks) -> str:
     """``of`` so many rounds."""
     value = column.figure(entry)
     if value is None:
@@ -119,8 +136,7 @@ def _figure(one: Contender, entry: Entry, column: Column, best: float | None, of
             return f"failed{remarks.number(f'{one.name}: {_cell(troubles[-1])}')}"
         return "–" if one.kind == "limit" or column.measure in OPTIONAL else "not measured"
     text = column.text(value)
-    if value == best and one.kind != "limit":
-        text = f"**{text}**"
+    text = f"**{text}**" if mark == "**" else f"{text}{mark}"
     spread, rounds = column.spread(entry), len(entry.values(column.measure))
     told = [f"{column.text(spread[0])} – {column.text(spread[1])}"] if spread else []
     if rounds < of:

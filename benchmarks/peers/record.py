@@ -37,6 +37,11 @@ class Entry:
         found = [one for sample in self.rounds.get(measure, ()) for one in sample.get("samples", ())]
         return percentile(found, share) if found else None
 
+    def percentiles(self, measure: str, share: float) -> list[float]:
+        """Of the single observations of each round."""
+        samples = [sample.get("samples", ()) for sample in self.rounds.get(measure, ())]
+        return [percentile(list(found), share) for found in samples if found]
+
     def notes(self, measure: str) -> list[str]:
         """What must be said about a figure, each thing once."""
         said = [sample.get("note") or sample.get("trouble", "") for sample in self.rounds.get(measure, ())]

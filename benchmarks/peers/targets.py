@@ -16,7 +16,7 @@ def every_peer(one: Contender) -> bool:
 
 
 def database_backed(one: Contender) -> bool:
-    return one.kind == "database"
+    return every_peer(one) and one.in_database
 
 
 def only(name: str) -> Rivals:
