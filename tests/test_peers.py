@@ -16,10 +16,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from benchmarks.peers import chart, contenders, own_redis, page
+from benchmarks.peers import chart, contenders, own_redis, page, visit
 from benchmarks.peers.columns import GROUPS
 from benchmarks.peers.environments import python_of
-from benchmarks.peers.measures import FULL, OPTIONAL, REQUIRED, REQUIRED_OF_LIMITS, SIZES, TINY, Measures
+from benchmarks.peers.measures import FULL, OPTIONAL, REQUIRED, REQUIRED_OF_LIMITS, SIZES, TINY, Measures, Sample
 from benchmarks.peers.record import Entry, Record
 from benchmarks.peers.rounds import Tour
 from benchmarks.peers.targets import TARGETS
@@ -193,6 +193,41 @@ def test_who_is_cut_off_is_judged_by_the_limit_and_not_by_how_long_it_took_to_co
     sample = Measures(told, sizes, lambda commands: cast(Workers, Still())).drain()
     assert sample.value == 30 / 0.6
     assert sample.note == "30 of 200 within the limit"
+
+
+def test_a_visit_tells_first_what_it_will_measure_and_what_it_did_not_try() -> None:
+    told: list[dict[str, Any]] = []
+
+    def fails(name: str) -> Sample:
+        raise Trouble(name)
+
+    visit.each([], ["a", "b", "c", "d"], fails, lambda **line: told.append(line), lambda: None)
+    assert told[0] == {"measures": ["a", "b", "c", "d"]}
+    assert [line["measure"] for line in told[1:]] == ["a", "b", "c", "d"]
+    assert told[-1]["trouble"] == "Not tried after 3 measures in a row that came to nothing."
+
+
+def test_what_goes_wrong_with_one_does_not_end_the_tour(record: Record) -> None:
+    said: list[str] = []
+    tour = Tour(record=record, server="postgresql://127.0.0.1:1/nobody", redis="", sizes="tiny", measures=[])
+    tour.visit(contenders.named("django-ox"), Path("python"), said.append)
+    assert "OperationalError" in record.entry("django-ox").reason
+    assert said
+
+
+def test_who_is_cut_off_in_the_middle_has_a_reason_for_each_measure_that_is_missing(tmp_path: Path) -> None:
+    script = tmp_path / "python"
+    script.write_text(
+        "#!/bin/sh\n"
+        """echo '{"measures": ["drain", "naps"]}'; echo '{"measure": "drain", "value": 5.0}'\n"""
+        "echo Ended. >&2; exit 1\n"
+    )
+    script.chmod(0o755)
+    entry, tour = Entry(), Tour(record=Record(), server="postgresql:///x", redis="", sizes="tiny", measures=[])
+    tour._measure(contenders.named("django-ox"), script, "nothing", "mark", entry, lambda words: None)
+    assert entry.median("drain") == 5.0
+    assert entry.troubles("naps") == ["Its visit was over before. Ended."]
+    assert not entry.reason
 
 
 # -- what is measured again --------------------------------------------------------------------------
