@@ -20,8 +20,9 @@ writes it anew, and `python -m benchmarks.peers --render FILE` does so from resu
 Each figure is the median of {rounds}; behind it, in brackets, the least and the greatest, and how many rounds there
 were, if fewer. **Bold** is the best of its column, limits apart; where that one has its queue in Redis, † is the best
 of those that have it in a database, which survives a crash and takes part in the caller's transaction. `–` means that a
-peer has no such thing; a number in brackets refers to the remarks below. A limit is no queue: it is what the machine
-can do if nothing has to be kept, claimed or told.
+peer has no such thing; a number in brackets refers to the remarks below. A limit is no queue: it shows
+what one part of a queue's work costs at least on this machine, without the others. Bare SQL claims and settles and
+executes nothing; the other two execute, and keep nothing.
 
 ![The most telling columns as bars](peers.svg)
 """
