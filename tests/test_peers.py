@@ -195,6 +195,25 @@ def test_who_is_cut_off_is_judged_by_the_limit_and_not_by_how_long_it_took_to_co
     assert sample.note == "30 of 200 within the limit"
 
 
+def test_workers_that_do_not_come_up_are_started_once_more() -> None:
+    started: list[int] = []
+
+    def start(commands: list[list[str]]) -> Workers:
+        started.append(len(started))
+        if len(started) == 1:
+            raise Trouble("No result.")
+        return cast(Workers, Still())
+
+    Measures(peer(), TINY, start).at_work()
+    assert len(started) == 2
+
+    def never(commands: list[list[str]]) -> Workers:
+        raise Trouble("No result.")
+
+    with pytest.raises(Trouble, match="did not come up, started twice. No result."):
+        Measures(peer(), TINY, never).at_work()
+
+
 def test_a_visit_tells_first_what_it_will_measure_and_what_it_did_not_try() -> None:
     told: list[dict[str, Any]] = []
 
