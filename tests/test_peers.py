@@ -296,6 +296,7 @@ def test_redis_has_nothing_left_in_any_database_after_a_flush() -> None:
 def test_a_record_that_was_saved_gives_the_same_page(record: Record, tmp_path: Path) -> None:
     record.save(tmp_path / "results.json")
     assert page.page(Record.load(tmp_path / "results.json")) == page.page(record)
+    assert '"samples": [ 1.0, 2.0, 3.0 ]' in (tmp_path / "results.json").read_text(), "Not a line for each."
 
 
 def test_what_is_measured_again_is_forgotten_and_the_rest_is_kept(record: Record) -> None:

@@ -98,7 +98,9 @@ class Sample:
     samples: list[float] = field(default_factory=list)
 
     def record(self) -> dict[str, Any]:
-        return {name: given for name, given in asdict(self).items() if given or name == "value"}
+        # Microseconds are enough of a millisecond.
+        kept = asdict(self) | {"samples": [round(one, 3) for one in self.samples]}
+        return {name: given for name, given in kept.items() if given or name == "value"}
 
 
 class Adapter(Protocol):

@@ -15,7 +15,8 @@ INTRODUCTION = """\
 
 `make bench-peers` installs each peer into a virtual environment of its own, starts what it needs on this machine, and
 asks all of them for the same work, one after the other, round by round. This page was written by it; `make bench-peers`
-writes it anew, and `python -m benchmarks.peers --render FILE` does so from results that were kept.
+writes it anew, and `python -m benchmarks.peers --render docs/benchmarks/peers.json` does so from all that was measured,
+which is [kept beside it](peers.json).
 
 Each figure is the median of {rounds}; behind it, in brackets, the least and the greatest, and how many rounds there
 were, if fewer. **Bold** is the best of its column, limits apart; where that one has its queue in Redis, † is the best
