@@ -83,7 +83,7 @@ def each(
 ) -> None:
     """Told first is what there will be: who asked can tell what is missing if this process is ended."""
     troubles, left = 0, [name for name in possible if not wanted or name in wanted]
-    tell(measures=left)
+    tell(measures=list(left))
     while left:
         name = left.pop(0)
         began = time.perf_counter()
