@@ -33,7 +33,7 @@ class Column:
 
     def text(self, value: float) -> str:
         # A small figure is not told as nothing.
-        digits = self.digits if value >= 1 or not self.digits else max(self.digits, 2)
+        digits = self.digits if value >= 1 or not self.digits else 2 if value >= 0.01 else 3
         return f"{value:,.{digits}f}"
 
 

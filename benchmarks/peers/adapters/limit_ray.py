@@ -26,7 +26,7 @@ def measures(sizes: Sizes) -> dict[str, Callable[[], Sample]]:
     ray.init(address="local", num_cpus=PROCESSES, include_dashboard=False, log_to_driver=False)
     # One for all calls: each that is made is a function of its own to Ray.
     resize = _remote(_resized)
-    ray.get([resize.remote(1) for _ in range(min(2_000, sizes.drain))])
+    ray.get([resize.remote([work.ARGUMENTS]) for _ in range(min(2_000, sizes.drain))])
     return {
         "pickup": lambda: singles(sizes, lambda began, ended, started: (started - began) / 1e6),
         "result": lambda: singles(sizes, lambda began, ended, started: (ended - began) / 1e6),
@@ -74,22 +74,22 @@ def fan(resize: Any, width: int) -> Sample:
 
     def once(chunk: int) -> float:
         began = time.perf_counter()
-        ray.get(join.remote(*[resize.remote(size) for size in _sizes(width, chunk)]))
+        ray.get(join.remote(*[resize.remote(calls) for calls in _calls(width, chunk)]))
         return 1000 * (time.perf_counter() - began)
 
     return Sample(min(once(chunk) for chunk in CHUNKS))
 
 
-def _resized(count: int) -> list[Any]:
-    return [work.resize(*work.ARGUMENTS) for _ in range(count)]
+def _resized(calls: list[Any]) -> list[Any]:
+    return [work.resize(*arguments) for arguments in calls]
 
 
 def _join(*parts: Any) -> int:
     return work.count([one for part in parts for one in part])
 
 
-def _sizes(count: int, chunk: int) -> list[int]:
-    return [min(chunk, count - first) for first in range(0, count, chunk)]
+def _calls(count: int, chunk: int) -> list[list[Any]]:
+    return [[work.ARGUMENTS] * min(chunk, count - first) for first in range(0, count, chunk)]
 
 
 def naps(count: int) -> Sample:
@@ -105,7 +105,7 @@ def drain(resize: Any, count: int) -> Sample:
 
     def once(chunk: int) -> float:
         began = time.perf_counter()
-        ray.get([resize.remote(size) for size in _sizes(count, chunk)])
+        ray.get([resize.remote(calls) for calls in _calls(count, chunk)])
         return count / (time.perf_counter() - began)
 
     return Sample(max(once(chunk) for chunk in CHUNKS))
