@@ -129,8 +129,9 @@ def publish(record: Record, folder: Path) -> None:
 
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "peers.md").write_text(page.page(record))
+    record.save(folder / "peers.json")
     chart.draw(record, folder)
-    say(f"written: {folder / 'peers.md'}, peers.svg, peers.png")
+    say(f"written: {folder / 'peers.md'}, peers.json, peers.svg, peers.png")
 
 
 def say(words: str) -> None:

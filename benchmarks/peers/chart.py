@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.columns import COST, LATENCY, THROUGHPUT, Column
+from benchmarks.peers.columns import Column, showing
 from benchmarks.peers.contenders import CONTENDERS, Contender
 from benchmarks.peers.record import Record
 
@@ -11,16 +11,12 @@ COLOURS = {"ours": "#00897b", "database": "#5c6bc0", "redis": "#e57373", "limit"
 WORDS = {"ours": "django-manta", "database": "in PostgreSQL", "redis": "in Redis", "limit": "a limit, no queue"}
 
 
-def _column(columns: tuple[Column, ...], measure: str) -> Column:
-    return next(column for column in columns if column.measure == measure)
-
-
 #: What is drawn, and how it is titled.
 PANELS = (
-    (_column(THROUGHPUT, "drain"), "Drain of 10,000 no-ops, runs/s; more is better"),
-    (_column(LATENCY, "pickup"), "Idle start, p50, ms; less is better"),
-    (_column(THROUGHPUT, "backlog_1000000"), "The first 1,000 of 1,000,000, runs/s; more is better"),
-    (_column(COST, "statements"), "Statements and commands a run; less is better"),
+    (showing("drain"), "Drain of 10,000 no-ops, runs/s; more is better"),
+    (showing("pickup"), "Idle start, p50, ms; less is better"),
+    (showing("backlog_1000000"), "The first 1,000 of 1,000,000, runs/s; more is better"),
+    (showing("statements"), "Statements and commands a run; less is better"),
 )
 
 

@@ -22,13 +22,18 @@ class Column:
         return entry.percentile(self.measure, self.share)
 
     def spread(self, entry: Entry) -> tuple[float, float] | None:
-        """Least and greatest of the rounds."""
-        values = entry.values(self.measure)
-        return (min(values), max(values)) if self.share is None and len(values) > 1 else None
+        """Least and greatest of the rounds. A p99 has none: of the few observations of a round it is the worst."""
+        if self.share is None:
+            values = entry.values(self.measure)
+        elif self.share == 0.5:
+            values = entry.percentiles(self.measure, self.share)
+        else:
+            values = []
+        return (min(values), max(values)) if len(values) > 1 else None
 
     def text(self, value: float) -> str:
         # A small figure is not told as nothing.
-        digits = self.digits if value >= 1 or not self.digits else max(self.digits, 2)
+        digits = self.digits if value >= 1 or not self.digits else 2 if value >= 0.01 else 3
         return f"{value:,.{digits}f}"
 
 
@@ -168,3 +173,8 @@ COST = (
 )
 
 GROUPS = {"Throughput": THROUGHPUT, "Latency and workflows": LATENCY, "Cost": COST}
+
+
+def showing(measure: str) -> Column:
+    """The first one that shows this measure: of latencies, the one with their medians."""
+    return next(one for columns in GROUPS.values() for one in columns if one.measure == measure)

@@ -19,6 +19,11 @@ class Contender:
     requirements: str = ""
     redis: bool = False
 
+    @property
+    def in_database(self) -> bool:
+        """Whether its queue is in PostgreSQL: it survives a crash, and an enqueue joins the caller's transaction."""
+        return self.kind in ("ours", "database")
+
     def pins(self) -> list[str]:
         return pins(self.requirements) if self.requirements else []
 

@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from urllib.parse import urlsplit
 
 from benchmarks.peers.workers import Trouble
 
@@ -41,6 +42,15 @@ def server() -> Iterator[str]:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+def flush(url: str) -> None:
+    """Nothing is left in any of its databases. It is said at once, and done beside what comes next."""
+    where = urlsplit(url)
+    with socket.create_connection((where.hostname or "", where.port or 0), timeout=START_SECONDS) as connection:
+        connection.sendall(b"FLUSHALL ASYNC\r\n")
+        if (answer := connection.recv(100)) != b"+OK\r\n":
+            raise Trouble(f"redis-server would not forget what it had: {answer.decode(errors='replace')}")
 
 
 def version() -> str:

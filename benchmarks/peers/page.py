@@ -8,18 +8,22 @@ from benchmarks.peers.columns import GROUPS, Column
 from benchmarks.peers.contenders import CONTENDERS, Contender
 from benchmarks.peers.measures import OPTIONAL
 from benchmarks.peers.record import Entry, Record
+from benchmarks.peers.targets import Outcome, outcomes
 
 INTRODUCTION = """\
 # Side by side with the peers
 
 `make bench-peers` installs each peer into a virtual environment of its own, starts what it needs on this machine, and
 asks all of them for the same work, one after the other, round by round. This page was written by it; `make bench-peers`
-writes it anew, and `python -m benchmarks.peers --render FILE` does so from results that were kept.
+writes it anew, and `python -m benchmarks.peers --render docs/benchmarks/peers.json` does so from all that was measured,
+which is [kept beside it](peers.json).
 
 Each figure is the median of {rounds}; behind it, in brackets, the least and the greatest, and how many rounds there
-were, if fewer. **Bold** is the best of its column, limits apart. `–` means that a peer has no such thing; a number in
-brackets refers to the remarks below. A limit is no queue: it is what the machine can do if nothing has to be kept,
-claimed or told.
+were, if fewer. **Bold** is the best of its column, limits apart; where that one has its queue in Redis, † is the best
+of those that have it in a database, which survives a crash and takes part in the caller's transaction. `–` means that a
+peer has no such thing; a number in brackets refers to the remarks below. A limit is no queue: it shows
+what one part of a queue's work costs at least on this machine, without the others. Bare SQL claims and settles and
+executes nothing; the other two execute, and keep nothing.
 
 ![The most telling columns as bars](peers.svg)
 """
@@ -45,7 +49,8 @@ several give up durability for speed, and several do things that are not measure
 
 def page(record: Record) -> str:
     introduction = INTRODUCTION.format(rounds=_rounds(record.rounds))
-    parts: list[str] = [introduction, *([] if record.sizes == "full" else [SMALL]), *_groups(record), FAIRNESS]
+    parts: list[str] = [introduction, *([] if record.sizes == "full" else [SMALL]), *_groups(record)]
+    parts.append("\n".join(["## What is won, and what is not", "", *_targets(record), "", FAIRNESS]))
     parts.append("\n".join(["## What each figure says, and what it does not", "", *_paragraphs()]))
     parts.append("\n".join(["", "## Settings and versions", "", *_settings(record)]))
     parts.append("\n".join(["", "## Machine", "", *_machine(record)]))
@@ -81,6 +86,8 @@ def _groups(record: Record) -> Iterator[str]:
 def _table(record: Record, columns: Sequence[Column], remarks: Remarks) -> list[str]:
     present = [one for one in CONTENDERS if one.name in record.entries]
     best = {column: _best(record, present, column) for column in columns}
+    durable = [one for one in present if one.in_database]
+    best_durable = {column: _best(record, durable, column) for column in columns}
     lines = [
         "| | " + " | ".join(f"{column.heading}, {column.unit}" for column in columns) + " |",
         "|---|" + "---:|" * len(columns),
@@ -91,7 +98,11 @@ def _table(record: Record, columns: Sequence[Column], remarks: Remarks) -> list[
             # In the first cell, and the others empty: a row of Markdown cannot join cells.
             cells = [f"could not run: {_cell(entry.reason)}", *[""] * (len(columns) - 1)]
         else:
-            cells = [_figure(one, entry, column, best[column], record.rounds, remarks) for column in columns]
+            marks = [_mark(one, entry, column, best[column], best_durable[column]) for column in columns]
+            cells = [
+                _figure(one, entry, column, mark, record.rounds, remarks)
+                for column, mark in zip(columns, marks, strict=True)
+            ]
         lines.append(f"| {_name(one)} | " + " | ".join(cells) + " |")
     return lines
 
@@ -108,7 +119,17 @@ def _best(record: Record, present: Sequence[Contender], column: Column) -> float
     return max(found) if column.more_is_better else min(found)
 
 
-def _figure(one: Contender, entry: Entry, column: Column, best: float | None, of: int, remarks: Remarks) -> str:
+def _mark(one: Contender, entry: Entry, column: Column, best: float | None, best_durable: float | None) -> str:
+    """``**`` for the best of all, ``†`` for the best of those in a database, if that is another one."""
+    value = column.figure(entry)
+    if value is None or one.kind == "limit":
+        return ""
+    if value == best:
+        return "**"
+    return "†" if one.in_database and value == best_durable and best != best_durable else ""
+
+
+def _figure(one: Contender, entry: Entry, column: Column, mark: str, of: int, remarks: Remarks) -> str:
     """``of`` so many rounds."""
     value = column.figure(entry)
     if value is None:
@@ -117,8 +138,7 @@ def _figure(one: Contender, entry: Entry, column: Column, best: float | None, of
             return f"failed{remarks.number(f'{one.name}: {_cell(troubles[-1])}')}"
         return "–" if one.kind == "limit" or column.measure in OPTIONAL else "not measured"
     text = column.text(value)
-    if value == best and one.kind != "limit":
-        text = f"**{text}**"
+    text = f"**{text}**" if mark == "**" else f"{text}{mark}"
     spread, rounds = column.spread(entry), len(entry.values(column.measure))
     told = [f"{column.text(spread[0])} – {column.text(spread[1])}"] if spread else []
     if rounds < of:
@@ -138,6 +158,34 @@ def _cell(words: str) -> str:
     """Somebody else's words, so that they cannot break the table, and without the colours of a terminal."""
     words = re.sub(r"\x1b\[[0-9;]*m", "", words)
     return " ".join(words.replace("|", "/").replace("<", "‹").replace(">", "›").replace("`", "'").split())[:240]
+
+
+def _targets(record: Record) -> Iterator[str]:
+    found = list(outcomes(record))
+    won = sum(1 for one in found if one.won)
+    words = (
+        f"What we have set ourselves, held against the figures above: {won} of {len(found)} are won. The ratio is our "
+        "figure divided by the best of those that it is held against; whoever failed or was not measured is not among "
+        "them. Ours is the figure of a worker with two processes, unless the row says Ray."
+    )
+    yield fill(words, width=118)
+    yield ""
+    yield "| target | ours | theirs | whose | ratio | wanted | won |"
+    yield "|---|---:|---:|---|---:|---:|---|"
+    for one in found:
+        yield "| " + " | ".join(_target(one)) + " |"
+
+
+def _target(one: Outcome) -> Iterator[str]:
+    column = one.target.column
+    sign = "≥" if column.more_is_better else "≤"
+    yield f"{one.target.words}, {column.unit}"
+    yield "not measured" if one.ours is None else column.text(one.ours)
+    yield "not measured" if one.theirs is None else column.text(one.theirs)
+    yield one.best
+    yield "" if one.ratio is None else f"{one.ratio:.4g}"
+    yield f"{sign} {one.target.factor:g}"
+    yield {True: "yes", False: "**no**", None: "not measured"}[one.won]
 
 
 def _paragraphs() -> Iterator[str]:

@@ -1,6 +1,7 @@
 """What was measured, as it is kept: a file that the page can be made from again, and that a later run adds to."""
 
 import json
+import re
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -36,6 +37,11 @@ class Entry:
         """Of the single observations of all rounds together."""
         found = [one for sample in self.rounds.get(measure, ()) for one in sample.get("samples", ())]
         return percentile(found, share) if found else None
+
+    def percentiles(self, measure: str, share: float) -> list[float]:
+        """Of the single observations of each round."""
+        samples = [sample.get("samples", ()) for sample in self.rounds.get(measure, ())]
+        return [percentile(list(found), share) for found in samples if found]
 
     def notes(self, measure: str) -> list[str]:
         """What must be said about a figure, each thing once."""
@@ -73,7 +79,10 @@ class Record:
         path.parent.mkdir(parents=True, exist_ok=True)
         # Whole or not at all: an interrupted run keeps what it had.
         beside = path.with_suffix(".new")
-        beside.write_text(json.dumps(asdict(self), indent=1) + "\n")
+        text = json.dumps(asdict(self), indent=1)
+        # Single observations on one line each round.
+        text = re.sub(r"\[[-\s\d.,e]+\]", lambda numbers: re.sub(r"\s+", " ", numbers[0]), text)
+        beside.write_text(text + "\n")
         beside.replace(path)
 
     @classmethod

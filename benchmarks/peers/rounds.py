@@ -54,6 +54,18 @@ class Tour:
         if entry.reason:
             return
         began = time.monotonic()
+        try:
+            self._visit(contender, python, entry, say)
+        except Exception as error:
+            # What goes wrong with one must not end the hour of all.
+            words = f"{type(error).__name__}: {error}"[:300]
+            say(f"{contender.name}: {words}")
+            if not entry.rounds:
+                entry.reason = words
+        entry.conclude()
+        self.lasted[contender.name] = time.monotonic() - began
+
+    def _visit(self, contender: Contender, python: Path, entry: Entry, say: Callable[[str], None]) -> None:
         mark = uuid.uuid4().hex
         database = f"manta_peers_{mark[:12]}"
         with psycopg.connect(self.server, autocommit=True) as connection:
@@ -63,8 +75,8 @@ class Tour:
             finally:
                 end_marked(mark)
                 connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(database)))
-        entry.conclude()
-        self.lasted[contender.name] = time.monotonic() - began
+                if contender.redis:
+                    own_redis.flush(self.redis)
 
     def _measure(
         self, contender: Contender, python: Path, database: str, mark: str, entry: Entry, say: Callable[[str], None]
@@ -82,6 +94,8 @@ class Tour:
             "RAY_AUTH_MODE": "disabled",
         }
         environment.pop("DATABASE_URL", None)
+        #: What it has said that it will measure, and has not told of yet.
+        owed: list[str] = []
         with tempfile.TemporaryFile("w+") as log:
             visit = subprocess.Popen(
                 [str(python), "-m", "benchmarks.peers.visit", self.sizes, *self._wanted(entry)],
@@ -99,10 +113,12 @@ class Tour:
                 assert visit.stdout is not None
                 for text in visit.stdout:
                     line = json.loads(text)
-                    if "note" in line and "measure" not in line:
-                        entry.note = line["note"]
+                    if "measure" not in line:
+                        entry.note = line.get("note", entry.note)
+                        owed = line.get("measures", owed)
                         continue
                     entry.add(line)
+                    owed = [name for name in owed if name != line["measure"]]
                     say(f"    {line['measure']}: {line.get('trouble') or format(line['value'], ',.2f')}")
                 code = visit.wait(30)
             except subprocess.TimeoutExpired:
@@ -118,9 +134,13 @@ class Tour:
                 log.seek(0)
                 words = log.read()
                 print(words[-6_000:], file=sys.stderr)
-                if code and not entry.rounds:
-                    last = [line for line in words.splitlines() if line.strip()][-1:]
-                    entry.reason = f"Not done within {VISIT_SECONDS:g} s." if hung else "".join(last)[-300:]
+            if code:
+                last = [line for line in words.splitlines() if line.strip()][-1:]
+                why = f"Not done within {VISIT_SECONDS:g} s." if hung else "".join(last)[-300:]
+                if not entry.rounds:
+                    entry.reason = why
+                for name in owed:
+                    entry.add({"measure": name, "trouble": f"Its visit was over before. {why}"})
 
     def _wanted(self, entry: Entry) -> list[str]:
         """What this visit measures: not again what took very long the last time."""

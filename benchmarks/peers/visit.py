@@ -81,10 +81,11 @@ def each(
     tell: Callable[..., None],
     recover: Callable[[], None],
 ) -> None:
-    troubles = 0
-    for name in possible:
-        if wanted and name not in wanted:
-            continue
+    """Told first is what there will be: who asked can tell what is missing if this process is ended."""
+    troubles, left = 0, [name for name in possible if not wanted or name in wanted]
+    tell(measures=list(left))
+    while left:
+        name = left.pop(0)
         began = time.perf_counter()
         try:
             sample = measure(name)
@@ -92,6 +93,8 @@ def each(
             troubles += 1
             tell(measure=name, trouble=f"{type(error).__name__}: {error}"[:500])
             if troubles >= ENOUGH:
+                for other in left:
+                    tell(measure=other, trouble=f"Not tried after {ENOUGH} measures in a row that came to nothing.")
                 return
             recover()
         else:

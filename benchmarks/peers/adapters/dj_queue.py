@@ -4,6 +4,11 @@ from typing import Any
 
 from benchmarks.peers import database, work
 
+#: How many runs a thread claims ahead (by default 2). Of 2, 10, 50 and 100 this one drains fastest.
+PREFETCH = 50
+
+WORKERS = {"queues": "*", "threads": 1, "processes": 2, "polling_interval": 0.1, "prefetch_multiplier": PREFETCH}
+
 SETTINGS: dict[str, Any] = {
     "INSTALLED_APPS": ["dj_queue"],
     "TASKS": {
@@ -11,7 +16,7 @@ SETTINGS: dict[str, Any] = {
             "BACKEND": "dj_queue.backend.DjQueueBackend",
             "QUEUES": [],
             "OPTIONS": {
-                "workers": [{"queues": "*", "threads": 1, "processes": 2, "polling_interval": 0.1}],
+                "workers": [WORKERS],
                 "listen_notify": True,
             },
         }
@@ -19,8 +24,8 @@ SETTINGS: dict[str, Any] = {
 }
 
 NOTE = (
-    "`dj_queue` with two worker processes of one thread, `listen_notify` on, and `CONN_MAX_AGE` as its documentation "
-    "advises. It has nothing that waits for something else."
+    f"`dj_queue` with two worker processes of one thread, a `prefetch_multiplier` of {PREFETCH} (by default 2), "
+    "`listen_notify` on, and `CONN_MAX_AGE` as its documentation advises. It has nothing that waits for something else."
 )
 
 JOBS, READY = "dj_queue_jobs", "dj_queue_ready_executions"

@@ -45,7 +45,8 @@ def commands() -> list[list[str]]:
 
 
 def workflow_commands() -> list[list[str]]:
-    return [*commands(), [*commands()[0], "--backend", "flows"]]
+    # One pair for all: an idle second one would look for work beside it every 10 ms.
+    return [[*commands()[0], "--backend", "flows", "--queues", "flows,default"]]
 
 
 def purge() -> None:

@@ -10,7 +10,14 @@ from benchmarks.peers.measures import NAP_SECONDS, PAUSE_SECONDS, PROCESSES, Sam
 
 SETTINGS: dict[str, Any] = {}
 
-NOTE = "`ray.remote(max_retries=0)` on a local Ray with two processors, one call a run, results in its object store."
+#: How many runs one call executes; the best of these counts.
+CHUNKS = (100, 250, 500)
+
+NOTE = (
+    "`ray.remote(max_retries=0)` on a local Ray with two processors, results in its object store. The drain and the "
+    f"fan-out are the best of {', '.join(map(str, CHUNKS[:-1]))} and {CHUNKS[-1]} runs a call; chain and latencies one "
+    "call a run."
+)
 
 
 def measures(sizes: Sizes) -> dict[str, Callable[[], Sample]]:
@@ -18,15 +25,15 @@ def measures(sizes: Sizes) -> dict[str, Callable[[], Sample]]:
 
     ray.init(address="local", num_cpus=PROCESSES, include_dashboard=False, log_to_driver=False)
     # One for all calls: each that is made is a function of its own to Ray.
-    resize = _remote(work.resize)
-    ray.get([resize.remote(*work.ARGUMENTS) for _ in range(min(2_000, sizes.drain))])
+    resize = _remote(_resized)
+    ray.get([resize.remote([work.ARGUMENTS]) for _ in range(min(2_000, sizes.drain))])
     return {
         "pickup": lambda: singles(sizes, lambda began, ended, started: (started - began) / 1e6),
         "result": lambda: singles(sizes, lambda began, ended, started: (ended - began) / 1e6),
         "chain": lambda: chain(sizes.chain),
-        "fan": lambda: fan(sizes.fan),
+        "fan": lambda: fan(resize, sizes.fan),
         "naps": lambda: naps(sizes.naps),
-        "drain": lambda: drain(sizes.drain),
+        "drain": lambda: drain(resize, sizes.drain),
     }
 
 
@@ -60,16 +67,29 @@ def chain(length: int) -> Sample:
     return Sample(1000 * (time.perf_counter() - began) / length)
 
 
-def fan(width: int) -> Sample:
+def fan(resize: Any, width: int) -> Sample:
     import ray
 
-    resize, began = _remote(work.resize), time.perf_counter()
-    ray.get(_remote(_join).remote(*[resize.remote(*work.ARGUMENTS) for _ in range(width)]))
-    return Sample(1000 * (time.perf_counter() - began))
+    join = _remote(_join)
+
+    def once(chunk: int) -> float:
+        began = time.perf_counter()
+        ray.get(join.remote(*[resize.remote(calls) for calls in _calls(width, chunk)]))
+        return 1000 * (time.perf_counter() - began)
+
+    return Sample(min(once(chunk) for chunk in CHUNKS))
+
+
+def _resized(calls: list[Any]) -> list[Any]:
+    return [work.resize(*arguments) for arguments in calls]
 
 
 def _join(*parts: Any) -> int:
-    return work.count(list(parts))
+    return work.count([one for part in parts for one in part])
+
+
+def _calls(count: int, chunk: int) -> list[list[Any]]:
+    return [[work.ARGUMENTS] * min(chunk, count - first) for first in range(0, count, chunk)]
 
 
 def naps(count: int) -> Sample:
@@ -80,9 +100,12 @@ def naps(count: int) -> Sample:
     return Sample(100 * count * NAP_SECONDS / PROCESSES / (time.perf_counter() - began))
 
 
-def drain(count: int) -> Sample:
+def drain(resize: Any, count: int) -> Sample:
     import ray
 
-    resize, began = _remote(work.resize), time.perf_counter()
-    ray.get([resize.remote(*work.ARGUMENTS) for _ in range(count)])
-    return Sample(count / (time.perf_counter() - began))
+    def once(chunk: int) -> float:
+        began = time.perf_counter()
+        ray.get([resize.remote(calls) for calls in _calls(count, chunk)])
+        return count / (time.perf_counter() - began)
+
+    return Sample(max(once(chunk) for chunk in CHUNKS))

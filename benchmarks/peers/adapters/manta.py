@@ -21,7 +21,12 @@ SETTINGS: dict[str, Any] = {
     },
 }
 
-NOTE = "One worker as the quickstart starts it: `manta worker --processes 2`, or `--runner ray` with two processors."
+NOTE = (
+    "One worker as the quickstart starts it: `manta worker --processes 2`, or `--runner ray` with two processors. The "
+    "worker has a process of its own beside the two that execute: it claims and settles for both, many runs with one "
+    "statement, and hands them over in batches. Each of the two executes one run at a time. One waits by "
+    "`result.join()`."
+)
 
 TABLES = ("manta_run", "manta_attempt", "manta_dependency", "manta_gate", "manta_herald")
 

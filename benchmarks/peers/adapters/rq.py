@@ -23,10 +23,6 @@ KEEP_SECONDS = 3_600
 LARGE = 15_000
 
 
-def prepare() -> None:
-    _redis().flushdb()
-
-
 def commands() -> list[list[str]]:
     pool = ["-m", "rq.cli", "worker-pool", "peers", "--url", REDIS, "--num-workers", "2"]
     return [[*pool, "--worker-class", "rq.worker.SimpleWorker", "--logging-level", "WARNING"]]
@@ -36,7 +32,7 @@ def purge() -> None:
     kept = _redis()
     if kept.llen("rq:queue:peers") > LARGE:
         # Left over from a backlog: no worker is running, and a million keys one by one take long.
-        kept.flushdb()
+        kept.flushdb(asynchronous=True)
         return
     kept.delete("rq:queue:peers", "rq:finished:peers", "rq:wip:peers")
     portion: list[bytes] = []
@@ -108,7 +104,8 @@ _kept: list[Any] = []
 
 def _redis() -> Any:
     if not _kept:
-        _kept.append(redis.Redis.from_url(REDIS))
+        # Ours, to fill and to count: with a million waiting an answer may take longer than redis-py's five seconds.
+        _kept.append(redis.Redis.from_url(REDIS, socket_timeout=None))
     return _kept[0]
 
 
