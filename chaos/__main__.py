@@ -28,7 +28,7 @@ STORMS = {
     "ray-faults": "processes, a node, the foreman and the head of a Ray cluster killed during 1,000 runs each",
     "ray-away": "a Ray that comes late, and is away for 90 s in the middle of 1,000 runs",
     "echoes": "settlements of 20,000 runs sent twice, at once, in another order, and with old tokens among them",
-    "acknowledgements": "connections cut after the commit of a claim, a settlement or an enqueue, before its answer",
+    "acknowledgements": "connections cut between commit and answer of claims, settlements, both in one, and enqueues",
     "leaders": "whoever leads stopped until another one does, and continued, 40 times, while runs fall due and expire",
     "clocks": "one worker whose clock is ten minutes fast, then ten minutes slow, while runs fall due and expire",
     "xmin": "a drain of 600 s while a transaction and four readers hold their snapshots, and an atomic run of 50 s",
