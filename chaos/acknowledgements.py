@@ -9,6 +9,7 @@ no run may stay with a worker that knows nothing of it.
 """
 
 import os
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -27,12 +28,15 @@ PLAIN = 2_000
 ATOMIC = 500
 NAP_SECONDS = 0.002
 
+#: So short that they are settled by the hundred.
+SHORT = 4_000
+
 #: Chains, and as many braids: of two strands, where each step waits for both steps before it.
 CHAINS = 8
 STEPS = 40
 
 #: How many of the commits of a kind are not acknowledged.
-SHARES = {"claim": 0.15, "settle": 0.1, proxy.BOTH: 0.5, "enqueue": 0.1}
+SHARES = {"claim": 0.15, "settle": 0.1, proxy.MANY: 0.5, proxy.BOTH: 0.5, "enqueue": 0.1}
 
 #: A claim that the server commits after its worker has looked is found when a statement's time is over. Whatever
 #: is held much longer than that, its worker has forgotten.
@@ -85,7 +89,7 @@ class Size:
 
     @property
     def runs(self) -> int:
-        return self.orders + self.plain + self.atomic + self.steps
+        return SHORT + self.orders + self.plain + self.atomic + self.steps
 
 
 def storm(weather: world.Weather, report: world.Report) -> None:
@@ -110,39 +114,57 @@ def storm(weather: world.Weather, report: world.Report) -> None:
 
 
 def _trial(report: world.Report, seed: int, size: Size) -> Counter[str]:
-    """One drain through the proxy. How often it cut, and who ended or was declared lost by that."""
-    tasks.mark_start.map([NAP_SECONDS] * size.plain)
-    tasks.mark_effect.map([NAP_SECONDS] * size.atomic)
+    """Two drains through the proxy. How often it cut, and who ended or was declared lost by that."""
+    tally: Counter[str] = Counter()
     with (
         proxy.between(connections["default"].settings_dict, SHARES, seed) as lossy,
         _environment(lossy.url),
-        world.workers() as start,
     ):
-        pair = world.fresh_workers(start)
-        caller = subprocess.run(
-            [sys.executable, "-m", "chaos.caller", str(size.orders), str(seed)],
-            cwd=world.ROOT,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_SECONDS,
-        )
-        report.expect(caller.returncode == 0, f"the caller failed: {caller.stderr[-500:]}")
-        # When nothing else is ready, a worker settles and claims in one.
-        for _ in range(size.chains):
-            _enqueue_chain([tasks.mark_start])
-            _enqueue_chain([tasks.mark_start, tasks.mark_effect])
-        world.let_end(LIMIT_SECONDS)
+        with _pair(report, tally):
+            tasks.nap.map([0.0] * SHORT)
+            tasks.mark_start.map([NAP_SECONDS] * size.plain)
+            tasks.mark_effect.map([NAP_SECONDS] * size.atomic)
+            tally["caller_unheard"] = _call(report, size.orders, seed)
+        # Nothing else is ready, so that a worker settles and claims in one; and nothing else is cut, so that no worker
+        # looks for another reason at what it has and does not know of.
+        lossy.shares = {proxy.BOTH: SHARES[proxy.BOTH]}
+        with _pair(report, tally):
+            for _ in range(size.chains):
+                _enqueue_chain([tasks.mark_start])
+                _enqueue_chain([tasks.mark_start, tasks.mark_effect])
         lossy.calm()
-        return Counter(
-            {f"{kind}_cut": lossy.cuts[kind] for kind in SHARES}
-            | {
-                "before_the_answer": lossy.hasty,
-                "caller_unheard": int(caller.stdout or 0),
-                "exited": sum(not worker.alive for worker in pair),
-                "declared_lost": world.lost_workers(),
-            }
-        )
+        tally.update({f"{kind}_cut": lossy.cuts[kind] for kind in SHARES})
+        tally["before_the_answer"] = lossy.hasty
+    return tally
+
+
+@contextmanager
+def _pair(report: world.Report, tally: Counter[str]) -> Iterator[None]:
+    """Two workers that do what is enqueued in the block, and leave when all of it has ended."""
+    with world.workers() as start:
+        pair = world.fresh_workers(start)
+        yield
+        world.let_end(LIMIT_SECONDS)
+        tally["exited"] += sum(not worker.alive for worker in pair)
+        tally["declared_lost"] += world.lost_workers()
+        for worker in pair:
+            worker.signal(signal.SIGTERM)
+        codes = [worker.wait(60) for worker in pair]
+        report.expect(codes == [0, 0], f"the workers left with {codes}")
+
+
+def _call(report: world.Report, orders: int, seed: int) -> int:
+    """Have orders taken. How often it was not heard whether one was."""
+    caller = subprocess.run(
+        [sys.executable, "-m", "chaos.caller", str(orders), str(seed)],
+        cwd=world.ROOT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_SECONDS,
+    )
+    report.expect(caller.returncode == 0, f"the caller failed: {caller.stderr[-500:]}")
+    return int(caller.stdout or 0)
 
 
 def _enqueue_chain(strands: list[Any]) -> None:

@@ -32,6 +32,10 @@ KINDS = {
 #: A transaction that settles and claims, as a step of a chain does, is of a kind of its own.
 BOTH = "settle_and_claim"
 
+#: So is a settlement of so many: a worker may have a connection of its own for those.
+MANY = "settle_many"
+MANY_RUNS = 50
+
 #: What a client may ask before it says who it is: for encryption, which we refuse, as a local server does.
 _NEGOTIATIONS = {80877103, 80877104}
 
@@ -229,7 +233,10 @@ def _note(link: Link, letter: bytes, body: bytes) -> None:
         link.prepared[name] = _kind(text)
     elif letter == b"B":
         name = body.split(b"\0", 2)[1]
-        link.seen |= {link.prepared.get(name, "")} - {""}
+        kind = link.prepared.get(name, "")
+        if kind == "settle" and body.count(b'"token":') >= MANY_RUNS:
+            kind = MANY
+        link.seen |= {kind} - {""}
 
 
 def _kind(text: bytes) -> str:
