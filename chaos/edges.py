@@ -45,7 +45,7 @@ def storm(weather: world.Weather, report: world.Report) -> None:
     before = deadlocks()
     with world.workers() as start:
         world.fresh_workers(start, WORKERS)
-        tasks.waver.map([0.0] * 100)
+        tasks.stumble.map([0] * 100)
         with writing(edges, weather.seed) as writers:
             world.wait_for(lambda: all(each.poll() is not None for each in writers), 600, "everything is written")
             # Whatever reached who enqueued, or was caught on the way and logged.

@@ -8,6 +8,9 @@ import django
 #: What is waited for is chosen among so many of the youngest runs: most of them are being finished.
 YOUNGEST = 200
 
+#: So many of them fail.
+BAD_SHARE = 0.03
+
 
 def write(edges: int, dice: random.Random) -> None:
     from chaos import tasks, world
@@ -15,10 +18,11 @@ def write(edges: int, dice: random.Random) -> None:
 
     while edges > 0:
         young = [row[0] for row in world.look("SELECT id FROM manta_run ORDER BY id DESC LIMIT %s", YOUNGEST)]
-        tasks.waver.map([0.03] * 3)
+        tasks.stumble.map([int(dice.random() < BAD_SHARE) for _ in range(3)])
         after = list(set(dice.choices(young, k=min(edges, 10))))
         several = 1 + dice.randrange(4)
-        tasks.waver.using(after=after, when=dice.choice(list(When))).map([0.03] * several)
+        when = dice.choice(list(When))
+        tasks.stumble.using(after=after, when=when).map([int(dice.random() < BAD_SHARE) for _ in range(several)])
         edges -= several * len(after)
 
 
