@@ -98,7 +98,8 @@ def _judge(report: world.Report, place: Disk, accepted: int) -> None:
     findings = json.loads(_manage(place, "manta", "fsck", "--format", "json"))["findings"]
     report.figures = {"runs": accepted, "lost": accepted - successful} | report.figures
     report.figures["attempts"] = ",".join(f"{outcome.lower()}:{count}" for outcome, count in outcomes)
-    report.figures |= {"double_settlements": twice, "fsck": len(findings)}
+    report.figures["fsck"] = len(findings)
+    report.double_successes = twice
     report.expect(successful == accepted, f"of {accepted} runs only {successful} are successful")
     report.expect(not twice, f"{twice} runs have two successful attempts")
     report.expect(not findings, f"fsck: {findings[:5]}")
