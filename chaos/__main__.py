@@ -125,12 +125,14 @@ def rage(options: argparse.Namespace) -> int:
     print(f"seed {seed}; {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}", flush=True)
     broken = 0
     unseen: list[str] = []
+    lines: list[str] = []
     with world.scratch():
         for name in options.only or STORMS:
             report, seconds = suffer(name, weather)
             skipped = "skipped" in report.figures
             verdict = "BROKEN" if report.broken else "NOT RUN" if skipped else "ok"
             print(f"{name:<12} {report.line()} ({seconds:.0f} s) {verdict}", flush=True)
+            lines.append(report.line())
             for promise in report.broken:
                 print(f"             {promise}", flush=True)
             broken += len(report.broken)
@@ -139,6 +141,7 @@ def rage(options: argparse.Namespace) -> int:
                 figures = f"{report.line()} ({seconds:.0f} s)"
                 row = table.Row(name, figures, len(report.broken), how(seed, options), table.today())
                 table.write(options.report, [row], STORMS)
+    print(f"{'in all':<12} {table.total(lines)}")
     if broken:
         print(f"{broken} promises broken; the logs of the workers: {world.LOGS}")
         return 1
