@@ -64,6 +64,15 @@ def test_settlements_that_come_twice_late_stale_and_unheard_of_change_nothing(tm
     assert f"\n\nAll rows together: {together.removeprefix('in all').strip()}\n\n{END}" in told
 
 
+@pytest.mark.sqlite
+@pytest.mark.slow
+def test_a_disk_that_is_full_for_a_while_costs_time_and_no_run() -> None:
+    said = chaos("--quick", "--only", "disk-full", "--seed", "1")
+    [line] = [line for line in said.splitlines() if line.startswith("disk-full")]
+    for figure in ("lost=0", "exited=0", "declared_lost=0", "double_successes=0", "fsck=0"):
+        assert figure in line.split()
+
+
 def test_what_storms_count_is_added_up_where_they_count_it() -> None:
     lines = [
         "runs=10 lost=-1 fsck=0 double_successes=0 (3 s)",
