@@ -14,7 +14,7 @@ from django.tasks import default_task_backend
 
 from chaos import tasks, world
 from django_manta.ringing import CANCEL, ring_after_commit
-from django_manta.states import State
+from django_manta.states import ENDS, State
 
 RUNS = 1_000
 WAVE = 100
@@ -26,7 +26,7 @@ _PACE = "SELECT EXTRACT(EPOCH FROM max(finished_at) - min(enqueued_at)) FROM man
 def storm(weather: world.Weather, report: world.Report) -> None:
     trials = weather.count(3, 1)
     tally = {"pending": 0, "running_cancelled": 0, "running_successful": 0, "too_late": 0}
-    lost = findings = 0
+    lost = wrong = findings = 0
     for trial in range(trials):
         world.empty()
         dice = random.Random(weather.seed + trial)
@@ -42,10 +42,16 @@ def storm(weather: world.Weather, report: world.Report) -> None:
             answers: dict[UUID, State | None] = {}
             for _ in range(RUNS // WAVE):
                 answers |= _wave(dice, float(pace))
-                world.drained(30)
-        lost += _judge(report, answers, tally)
+                world.let_end(30)
+        wrong += _judge(report, answers, tally)
+        lost += RUNS - _ended()
         findings += report.figures.get("fsck", 0)
-    report.figures = {"runs": trials * RUNS, "stuck_or_wrong": lost, **tally, "fsck": findings}
+    report.figures = {"runs": trials * RUNS, "lost": lost, "wrong": wrong, **tally, "fsck": findings}
+    report.expect(lost == 0, f"{lost} runs have vanished or not ended")
+
+
+def _ended() -> int:
+    return sum(count for state, count in world.by_state().items() if state in ENDS)
 
 
 def _wave(dice: random.Random, pace: float) -> dict[UUID, State | None]:

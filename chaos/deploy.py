@@ -51,6 +51,7 @@ def storm(weather: world.Weather, report: world.Report) -> None:
     report.figures = {
         "deploys": trials * len(WAYS) * len(LENGTHS),
         "in_flight": f">={fewest}",
+        "runs": trials * len(WAYS) * len(LENGTHS) * (UNDER_WAY + QUEUED),
         "lost": lost,
         "charged": charged,
         "returned": outcomes.get("RETURNED", 0),

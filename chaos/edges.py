@@ -12,11 +12,14 @@ from contextlib import contextmanager
 from typing import Any
 
 from chaos import tasks, world
-from django_manta.states import BAD_ENDS
+from django_manta.states import BAD_ENDS, ENDS
 
 EDGES = 20_000
 WRITERS = 8
 WORKERS = 4
+
+#: So many are there before the first edge.
+FIRST = 100
 
 _WRONG = """
 SELECT count(*)
@@ -45,29 +48,34 @@ def storm(weather: world.Weather, report: world.Report) -> None:
     before = deadlocks()
     with world.workers() as start:
         world.fresh_workers(start, WORKERS)
-        tasks.waver.map([0.0] * 100)
+        tasks.stumble.map([0] * FIRST)
         with writing(edges, weather.seed) as writers:
             world.wait_for(lambda: all(each.poll() is not None for each in writers), 600, "everything is written")
-            # Whatever reached who enqueued, or was caught on the way and logged.
-            said = [line for each in writers for line in each.stdout or ()]
+            # Whatever reached who enqueued, or was caught on the way and logged; and at last how many were accepted.
+            said = [list(each.stdout or ()) for each in writers]
             early = world.number("SELECT count(*) FROM manta_run WHERE finished_at IS NOT NULL")
-        world.drained(120)
+        world.let_end(120)
         world.wait_for(lambda: not world.number("SELECT count(*) FROM manta_herald"), 30, "everybody is told")
     world.judge_ledger(report)
+    report.expect(all(each.returncode == 0 for each in writers), f"a writer failed: {said}")
+    accepted = FIRST + sum(int(lines.pop()) for lines in said if lines and lines[-1].strip().isdigit())
+    errors = [line for lines in said for line in lines]
+    lost = accepted - sum(count for state, count in world.by_state().items() if state in ENDS)
     wrong = world.number(_WRONG, sorted(BAD_ENDS))
     report.figures = {
         "edges": world.number("SELECT count(*) FROM manta_dependency"),
-        "runs": sum(world.by_state().values()),
+        "runs": accepted,
+        "lost": lost,
         "ended_while_written": early,
         "upstream_failed": world.by_state().get("UPSTREAM_FAILED", 0),
         "wrong": wrong,
-        "errors": len(said),
+        "errors": len(errors),
         "deadlocks_in_server": deadlocks() - before,
         "fsck": report.figures["fsck"],
     }
     report.expect(wrong == 0, f"{wrong} runs did not end as what they waited for says")
-    report.expect(not said, f"a writer met this: {said[:20]}")
-    report.expect(all(each.returncode == 0 for each in writers), "a writer failed")
+    report.expect(lost == 0, f"{lost} runs have vanished or not ended: {world.by_state()}")
+    report.expect(not errors, f"a writer met this: {errors[:20]}")
     report.expect(report.figures["edges"] >= edges, f"only {report.figures['edges']} edges of {edges}")
 
 

@@ -63,6 +63,7 @@ def storm(weather: world.Weather, report: world.Report) -> None:
     orphans = sum(kill.orphans or 0 for kill in kills)
     report.figures = {
         "trials": trials,
+        "runs": trials * RUNS,
         "lost": lost,
         "kills": len(kills),
         "extra_starts": f"{extra}(limit {limit})",

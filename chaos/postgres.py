@@ -85,7 +85,7 @@ def storm(weather: world.Weather, report: world.Report) -> None:
         "cut": (cutting * 2 * world.SLOTS / runs, lambda server: _cut(cutting)),
         "crashed": (0.004, lambda server: _crash(server, runs, random.Random(weather.seed))),
     }
-    figures: dict[str, object] = {"runs": f"{len(outages)}x{runs}"}
+    figures: dict[str, object] = {}
     lost = findings = exited = declared = 0
     with own_server() as server:
         for name, (nap, outage) in outages.items():
@@ -113,7 +113,14 @@ def storm(weather: world.Weather, report: world.Report) -> None:
             world.judge(report, runs)
             lost += report.figures["lost"]
             findings += report.figures["fsck"]
-    report.figures = {"lost": lost, "exited": exited, "declared_lost": declared, **figures, "fsck": findings}
+    report.figures = {
+        "runs": len(outages) * runs,
+        "lost": lost,
+        "exited": exited,
+        "declared_lost": declared,
+        **figures,
+        "fsck": findings,
+    }
     report.expect(exited == 0, f"{exited} worker processes ended by themselves")
     report.expect(declared == 0, f"{declared} workers were declared lost")
 

@@ -29,6 +29,13 @@ KINDS = {
     "enqueue": b"INSERT INTO manta_run (",
 }
 
+#: A transaction that settles and claims, as a step of a chain does, is of a kind of its own.
+BOTH = "settle_and_claim"
+
+#: So is a settlement of so many: a worker may have a connection of its own for those.
+MANY = "settle_many"
+MANY_RUNS = 50
+
 #: What a client may ask before it says who it is: for encryption, which we refuse, as a local server does.
 _NEGOTIATIONS = {80877103, 80877104}
 
@@ -38,7 +45,7 @@ HASTY_SHARE = 0.25
 
 @dataclass(slots=True)
 class Link:
-    """One connection, and what its present transaction has had."""
+    """One connection, and what its present transaction has had. A worker may have several, each for what it likes."""
 
     #: The kinds of the statements that were prepared here, by name.
     prepared: dict[bytes, str] = field(default_factory=dict)
@@ -174,7 +181,7 @@ class Proxy:
         return True
 
     def _is_cut(self, link: Link) -> bool:
-        for kind in sorted(link.seen):
+        for kind in [BOTH] if {"settle", "claim"} <= link.seen else sorted(link.seen):
             if self.dice.random() < self.shares.get(kind, 0.0):
                 self.cuts[kind] += 1
                 return True
@@ -226,7 +233,10 @@ def _note(link: Link, letter: bytes, body: bytes) -> None:
         link.prepared[name] = _kind(text)
     elif letter == b"B":
         name = body.split(b"\0", 2)[1]
-        link.seen |= {link.prepared.get(name, "")} - {""}
+        kind = link.prepared.get(name, "")
+        if kind == "settle" and body.count(b'"token":') >= MANY_RUNS:
+            kind = MANY
+        link.seen |= {kind} - {""}
 
 
 def _kind(text: bytes) -> str:

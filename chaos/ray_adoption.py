@@ -33,6 +33,7 @@ def storm(weather: world.Weather, report: world.Report) -> None:
             outcomes.append(world.by_outcome())
             effects.append(world.number("SELECT count(*) FROM chaos_effect"))
     report.figures = {
+        "runs": 3 * RUNS,
         "lost": lost,
         "starts(killed/stopped/released)": "/".join(map(str, starts)),
         "attempts": "/".join(str(sum(each.values())) for each in outcomes),

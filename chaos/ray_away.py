@@ -55,6 +55,7 @@ def storm(weather: world.Weather, report: world.Report) -> None:
         leases = world.number("SELECT count(*) FROM manta_worker WHERE lost_at IS NOT NULL")
     world.judge(report, RUNS)
     extra = world.number("SELECT count(*) - count(DISTINCT run_id) FROM chaos_start")
+    report.figures = {"runs": RUNS} | report.figures
     report.figures |= {
         "away": f"{outage:g}s",
         "lost_leases": leases,

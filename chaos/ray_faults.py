@@ -61,13 +61,14 @@ class Ray:
 
 def storm(weather: world.Weather, report: world.Report) -> None:
     ray = Ray(random.Random(weather.seed))
-    lost = findings = 0
+    runs = lost = findings = 0
     told: dict[str, str] = {}
     try:
         with ray_world.workers(ray.cluster.address) as start:
             world.empty()
             worker = start("1")
             for fault in (ray.kill_nothing, ray.kill_processes, ray.kill_node, ray.kill_foreman, ray.kill_head):
+                runs += RUNS
                 name = fault.__name__.removeprefix("kill_")
                 told[name] = _suffer(fault, 0.0 if fault == ray.kill_nothing else NAP_SECONDS)
                 world.judge(report, RUNS)
@@ -81,7 +82,7 @@ def storm(weather: world.Weather, report: world.Report) -> None:
                 report.expect(worker.alive, f"the worker did not live through the death of the {name}")
     finally:
         ray_world.end(ray.cluster)
-    report.figures = {"lost": lost, "fsck": findings, **told}
+    report.figures = {"runs": runs, "lost": lost, "fsck": findings, **told}
 
 
 def _suffer(fault: Callable[[], None], nap: float) -> str:

@@ -49,10 +49,11 @@ def storm(weather: world.Weather, report: world.Report) -> None:
         wrong += world.number(_EFFECTS)
     report.figures = {
         "trials": trials,
+        "runs": trials * RUNS,
         "lost": lost,
         "stops": stops,
         "kills": kills,
-        "late_settlements": late,
+        "stale_accepted": late,
         "effects_not_once": wrong,
         "fsck": findings,
     }

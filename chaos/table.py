@@ -7,6 +7,7 @@ A storm that was run replaces its row; rows of storms that were not run stay, ea
 import os
 import platform
 import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,6 +18,17 @@ import psycopg
 from django.db import connections
 
 BEGIN, END = "<!-- storms: begin (python -m chaos --report) -->", "<!-- storms: end -->"
+#: What is added up over storms, where they count it.
+TOTALS = (
+    "runs",
+    "lost",
+    "double_settlements",
+    "double_successes",
+    "stale_accepted",
+    "early_promotions",
+    "double_promotions",
+    "fsck",
+)
 HEAD = "| storm | figures | kept | seed | date |\n|---|---|---|---|---|"
 
 
@@ -47,7 +59,17 @@ def write(page: Path, rows: Iterable[Row], order: Iterable[str]) -> None:
     lines = dict(re.findall(r"^(?=\| `([a-z-]+)` \|)(.*)$", former, re.M))
     lines |= {row.storm: row.text() for row in rows}
     body = "\n".join(lines[name] for name in order if name in lines)
-    page.write_text(f"{before}{BEGIN}\n\n{machine()}\n\n{HEAD}\n{body}\n\n{END}{after}", encoding="utf-8")
+    told = f"{machine()}\n\n{HEAD}\n{body}\n\nAll rows together: {total(body.splitlines())}"
+    page.write_text(f"{before}{BEGIN}\n\n{told}\n\n{END}{after}", encoding="utf-8")
+
+
+def total(lines: Iterable[str]) -> str:
+    """The sum of each figure over the lines that have it; what none has is not told."""
+    counts: Counter[str] = Counter()
+    for line in lines:
+        # Not with +=, which would forget what is below zero. A figure that is no number is no such count.
+        counts.update({name: int(count) for name, count in re.findall(r"(?<!\S)(\w+)=(-?\d+)(?!\S)", line)})
+    return " ".join(f"{name}={counts[name]}" for name in TOTALS if name in counts)
 
 
 def today() -> str:

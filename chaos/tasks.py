@@ -1,7 +1,6 @@
 """What the storms enqueue."""
 
 import asyncio
-import random
 import time
 from datetime import timedelta
 
@@ -36,10 +35,10 @@ def mark_effect(context: TaskContext, seconds: float) -> None:
     time.sleep(seconds)
 
 
-@task
-def waver(share: float) -> None:
-    """Fails now and then."""
-    if random.random() < share:
+@task(takes_context=True)
+def stumble(context: TaskContext, times: int) -> None:
+    """Fails so many times first: who enqueues it has the dice."""
+    if context.attempt <= times:
         raise ValueError("It was its turn to fail.")
 
 

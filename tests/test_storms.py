@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from chaos.__main__ import STORMS
-from chaos.table import BEGIN, END
+from chaos.table import BEGIN, END, total
 
 ROOT = Path(__file__).parent.parent
 
@@ -45,11 +45,14 @@ def test_settlements_that_come_twice_late_stale_and_unheard_of_change_nothing(tm
         f"# Before\n\n{BEGIN}\nOld words.\n\n{kept}\n| `echoes` | old | yes | 1 | 1999 |\n{END}\n\nAfter.\n"
     )
     said = chaos("--quick", "--only", "echoes", "--only", "acknowledgements", "--seed", "1", "--report", str(page))
-    [echoes, acknowledgements] = [line for line in said.splitlines() if " fsck=0 " in line]
+    [echoes, acknowledgements] = [line for line in said.splitlines() if " fsck=0 " in line and line.endswith(" ok")]
+    [together] = [line for line in said.splitlines() if line.startswith("in all")]
     for figure in ("lost=0", "stale_accepted=0", "double_settlements=0"):
         assert figure in echoes
-    for figure in ("lost=0", "extra_starts=0", "effects_not_once=0", "orders_unmatched=0"):
+    for figure in ("lost=0", "forgotten=0", "extra_starts=0", "effects_not_once=0", "orders_unmatched=0"):
         assert figure in acknowledgements
+    for figure in ("lost=0", "double_settlements=0", "double_successes=0", "stale_accepted=0", "fsck=0"):
+        assert figure in together.split()
     told = page.read_text()
     assert told.startswith(f"# Before\n\n{BEGIN}\n")
     assert told.endswith(f"{END}\n\nAfter.\n")
@@ -58,3 +61,22 @@ def test_settlements_that_come_twice_late_stale_and_unheard_of_change_nothing(tm
     assert "| old |" not in told
     assert told.count("| `echoes` |") == told.count("| `acknowledgements` |") == 1
     assert "stale_accepted=0" in told
+    assert f"\n\nAll rows together: {together.removeprefix('in all').strip()}\n\n{END}" in told
+
+
+@pytest.mark.sqlite
+@pytest.mark.slow
+def test_a_disk_that_is_full_for_a_while_costs_time_and_no_run() -> None:
+    said = chaos("--quick", "--only", "disk-full", "--seed", "1")
+    [line] = [line for line in said.splitlines() if line.startswith("disk-full")]
+    for figure in ("lost=0", "exited=0", "declared_lost=0", "double_successes=0", "fsck=0"):
+        assert figure in line.split()
+
+
+def test_what_storms_count_is_added_up_where_they_count_it() -> None:
+    lines = [
+        "runs=10 lost=-1 fsck=0 double_successes=0 (3 s)",
+        "| `postgres` | runs=4x10 lost=2 fsck=1 extra_starts=0(limit 30) | yes | 7, 2 trials | 2026-01-01 |",
+        "skipped=there is nothing to run it with",
+    ]
+    assert total(lines) == "runs=10 lost=1 double_successes=0 fsck=1"
