@@ -31,9 +31,9 @@ NAP_SECONDS = 0.002
 #: So short that they are settled by the hundred.
 SHORT = 4_000
 
-#: Chains, and as many braids: of two strands, where each step waits for both steps before it.
-CHAINS = 8
-STEPS = 40
+#: Of a chain, and of a braid: two strands, where each step waits for both steps before it. There is one of each: were
+#: more of them ready than there is room for, they would be claimed by themselves.
+STEPS = 320
 
 #: How many of the commits of a kind are not acknowledged.
 SHARES = {"claim": 0.15, "settle": 0.1, proxy.MANY: 0.5, proxy.BOTH: 0.5, "enqueue": 0.1}
@@ -81,20 +81,20 @@ class Size:
     orders: int
     plain: int
     atomic: int
-    chains: int
+    steps: int
 
     @property
-    def steps(self) -> int:
-        return self.chains * STEPS * (1 + 2)
+    def in_chains(self) -> int:
+        return self.steps * (1 + 2)
 
     @property
     def runs(self) -> int:
-        return SHORT + self.orders + self.plain + self.atomic + self.steps
+        return SHORT + self.orders + self.plain + self.atomic + self.in_chains
 
 
 def storm(weather: world.Weather, report: world.Report) -> None:
     trials, share = weather.count(2, 1), 8 if weather.quick else 1
-    size = Size(ORDERS // share, PLAIN // share, ATOMIC // share, CHAINS // share)
+    size = Size(ORDERS // share, PLAIN // share, ATOMIC // share, STEPS // share)
     tally: Counter[str] = Counter()
     for trial in range(trials):
         world.empty()
@@ -106,7 +106,7 @@ def storm(weather: world.Weather, report: world.Report) -> None:
     wrong = ("forgotten", "extra_starts", "effects_not_once", "orders_unmatched", "reopened", "exited", "declared_lost")
     names = ("lost", *cuts, "before_the_answer", "caller_unheard", "returned", *wrong, "fsck")
     figures = {name: tally[name] for name in names}
-    report.figures = {"trials": trials, "runs": trials * size.runs, "in_chains": trials * size.steps, **figures}
+    report.figures = {"trials": trials, "runs": trials * size.runs, "in_chains": trials * size.in_chains, **figures}
     for name in wrong:
         report.expect(not tally[name], f"{tally[name]} {name.replace('_', ' ')}")
     for name in cuts:
@@ -129,9 +129,8 @@ def _trial(report: world.Report, seed: int, size: Size) -> Counter[str]:
         # looks for another reason at what it has and does not know of.
         lossy.shares = {proxy.BOTH: SHARES[proxy.BOTH]}
         with _pair(report, tally):
-            for _ in range(size.chains):
-                _enqueue_chain([tasks.mark_start])
-                _enqueue_chain([tasks.mark_start, tasks.mark_effect])
+            _enqueue_chain([tasks.mark_start], size.steps)
+            _enqueue_chain([tasks.mark_start, tasks.mark_effect], size.steps)
         lossy.calm()
         tally.update({f"{kind}_cut": lossy.cuts[kind] for kind in SHARES})
         tally["before_the_answer"] = lossy.hasty
@@ -167,11 +166,11 @@ def _call(report: world.Report, orders: int, seed: int) -> int:
     return int(caller.stdout or 0)
 
 
-def _enqueue_chain(strands: list[Any]) -> None:
+def _enqueue_chain(strands: list[Any], steps: int) -> None:
     """Steps that each wait for all of the step before, whose last to end makes them ready."""
     with transaction.atomic():
         before: list[Any] = []
-        for _ in range(STEPS):
+        for _ in range(steps):
             before = [task.using(after=before).enqueue(0.0) for task in strands]
 
 
