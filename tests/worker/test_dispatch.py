@@ -17,6 +17,7 @@ from django_manta.ledger.marks import Marks
 from django_manta.moments import to_microseconds
 from django_manta.worker.dispatch import FETCH_SECONDS, SLOW_SECONDS, WINDOW_RUNS, Appetite, Dispatcher, Tier
 from django_manta.worker.loop import Worker
+from django_manta.worker.settling import Settler
 
 NOW = 1000.0
 QUEUES = ["default", "io"]
@@ -351,7 +352,7 @@ def test_a_worker_that_finds_no_room_stays_cautious() -> None:
             appetite=dispatcher.appetite, take_on=dispatcher.take_on, dispatch=dispatcher.dispatch
         ),
         "given": SimpleNamespace(max_runs=None),
-        "settler": SimpleNamespace(busy=False),
+        "settler": Settler("worker"),
         "id": "worker",
         "executed": 0,
         "_ledger": SimpleNamespace(claim=claim),

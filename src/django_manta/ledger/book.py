@@ -216,6 +216,10 @@ class Ledger:
         self._settle_or_halve(batch, worker, recovering, done)
         return self._spread(done) | self._missing(batch, done, worker, recovering)
 
+    def get_ready(self) -> None:
+        """Connect, and have a settlement planned, so that the first batch need not wait for that."""
+        self.session.rows("settle", {"settlements": "[]", "worker": "", "recovering": False})
+
     def settle_and_claim(
         self, settlements: Sequence[Settleable], worker: str, claim: Callable[[], list[Claimed]]
     ) -> Settled | None:

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
+from json import dumps
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
@@ -33,8 +34,13 @@ LOCK_TIMEOUT_SECONDS = 5
 
 #: Settings of a connection that runs no statements but ours. Each is planned once: planned anew for
 #: every limit, a claim costs a third more. And since a plan then outlives the table that it was made
-#: for, which may have been empty and have a million rows a minute later, it never reads a whole table.
-PINNED_PLANS = {"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off"}
+#: for, which may have been empty and have a million rows a minute later, it never reads a whole table. None is
+#: worth a second process: to start one takes longer than any of them should.
+PINNED_PLANS = {
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "max_parallel_workers_per_gather": "0",
+}
 
 #: A host that vanished without a word is noticed: by who connects, in so many seconds, and by who waits for
 #: an answer, in as many milliseconds.
@@ -256,11 +262,10 @@ class PostgresSession:
             # In a zone far from UTC the last and first moments that Python knows could not be read.
             " set_config('TimeZone', 'UTC', false),"
             # Whatever a role or a database has for a default.
-            " set_config('default_transaction_isolation', 'read committed', false)",
-            [f"{STATEMENT_TIMEOUT_SECONDS}s", f"{LOCK_TIMEOUT_SECONDS}s"],
+            " set_config('default_transaction_isolation', 'read committed', false),"
+            " (SELECT max(set_config(pinned.key, pinned.value, false)) FROM json_each_text(%s) AS pinned)",
+            [f"{STATEMENT_TIMEOUT_SECONDS}s", f"{LOCK_TIMEOUT_SECONDS}s", dumps(PINNED_PLANS)],
         )
-        for name, value in PINNED_PLANS.items():
-            connection.execute("SELECT set_config(%s, %s, false)", [name, value])
         if not self.interruptible:
             self._direct = Direct(connection)
         return connection

@@ -503,6 +503,7 @@ class Worker:
             self._look_again_at = now + DEBOUNCE_SECONDS
 
     def _take_on(self, claims: list[Claimed]) -> None:
+        self.settler.expect(len(claims))
         now = time.monotonic()
         flights = [Flight(claim, *self._traits(claim), now) for claim in claims]
         for flight in flights:

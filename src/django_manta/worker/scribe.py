@@ -6,7 +6,7 @@ Here it goes on: it claims, hears its children and hands out. One batch is under
 several runs of a worker is not told of them by two who are in each other's way.
 """
 
-import logging
+import contextlib
 import queue
 import threading
 from collections.abc import Callable, Sequence
@@ -15,10 +15,8 @@ from django.db import Error as DatabaseError
 
 from django_manta.ledger import Ledger, Settleable, Settled, own_session
 
-logger = logging.getLogger("django_manta")
-
 #: A connection that nobody has needed for so long is given back to the database.
-IDLE_SECONDS = 30.0
+IDLE_SECONDS = 300.0
 
 
 class Scribe(threading.Thread):
@@ -30,11 +28,22 @@ class Scribe(threading.Thread):
         self._on_done = on_done
         self._orders: queue.SimpleQueue[tuple[Sequence[Settleable], str] | None] = queue.SimpleQueue()
         self._answer: Settled | BaseException | None = None
+        #: It has a connection, or will have one in a moment.
+        self._is_ready = False
 
     # -- for the loop ----------------------------------------------------------------------------
 
+    def expect(self) -> None:
+        """Many have been claimed, and will end: have a connection by then."""
+        if not self._is_ready:
+            self._order((), "")
+
     def begin(self, settlements: Sequence[Settleable], worker: str) -> None:
         """Settle these. Nothing else is begun before it is collected."""
+        self._order(settlements, worker)
+
+    def _order(self, settlements: Sequence[Settleable], worker: str) -> None:
+        self._is_ready = True
         if self.ident is None:
             self.start()
         self._orders.put((settlements, worker))
@@ -59,12 +68,18 @@ class Scribe(threading.Thread):
             try:
                 order = self._orders.get(timeout=IDLE_SECONDS)
             except queue.Empty:
+                self._is_ready = False
                 session.close()
                 continue
             if order is None:
                 break
+            settlements, worker = order
+            if not settlements:
+                with contextlib.suppress(DatabaseError):
+                    ledger.get_ready()
+                continue
             try:
-                self._answer = ledger.settle(*order)
+                self._answer = ledger.settle(settlements, worker)
             except DatabaseError as error:
                 session.close()
                 self._answer = error

@@ -87,6 +87,11 @@ class Settler:
             times.append(self._locked_until)
         return min(times, default=None)
 
+    def expect(self, count: int) -> None:
+        """So many were claimed at once."""
+        if count >= MANY and self._scribe is not None:
+            self._scribe.expect()
+
     @property
     def has_many(self) -> bool:
         """So many wait that they are settled while the loop goes on."""
