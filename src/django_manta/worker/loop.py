@@ -52,7 +52,7 @@ logger = logging.getLogger("django_manta")
 LOOK_SECONDS = 1.0
 
 #: The most that is claimed at once.
-CLAIM_LIMIT = 500
+CLAIM_LIMIT = 1_000
 
 #: While the database is away it is tried this often.
 RETRY_SECONDS = 0.25

@@ -20,8 +20,8 @@ LINGER_SECONDS = 0.002
 BUSY_LINGER_SECONDS = 0.02
 
 #: How many travel together, and how many are worth a journey while more are coming.
-BATCH = 500
-WORTHWHILE = 200
+BATCH = 1_000
+WORTHWHILE = 100
 
 #: From so many on the loop does not wait while they are settled.
 MANY = 50
