@@ -116,7 +116,7 @@ class TaskResult(GenericTaskResult[P, R]):  # type: ignore[misc]  # Django's is 
         if self.state in ENDS:
             return self.return_value
         self._refuse_to_wait()
-        if is_new(self.enqueued_at):
+        if is_new(self.enqueued_at) and timeout != 0:
             time.sleep(HEAD_START_SECONDS)
         for pause in pauses(timeout):
             if self._has_ended():
@@ -131,7 +131,7 @@ class TaskResult(GenericTaskResult[P, R]):  # type: ignore[misc]  # Django's is 
         if self.state in ENDS:
             return self.return_value
         await sync_to_async(self._refuse_to_wait, thread_sensitive=True)()
-        if is_new(self.enqueued_at):
+        if is_new(self.enqueued_at) and timeout != 0:
             await asyncio.sleep(HEAD_START_SECONDS)
         for pause in pauses(timeout):
             if await sync_to_async(self._has_ended, thread_sensitive=True)():

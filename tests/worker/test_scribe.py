@@ -2,14 +2,16 @@
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from django.db import DatabaseError
+from django.db import DatabaseError, OperationalError
 
 from django_manta.ledger import Claimed, Ledger, own_session
 from django_manta.states import State
+from django_manta.worker import scribe
 from django_manta.worker.scribe import Scribe
-from django_manta.worker.settling import BATCH, MANY, Settler
+from django_manta.worker.settling import BATCH, FULL, MANY, Settler
 from tests.ledger.given import claimed, dependent, settlement, sql, state_of, worker_record
 
 pytestmark = [pytest.mark.postgres, pytest.mark.django_db(transaction=True, available_apps=["django_manta"])]
@@ -85,7 +87,7 @@ def test_who_waits_for_them_is_told(ledger: Ledger, desk: Desk) -> None:
     assert (state_of(ledger, join), desk.settler.ready) == (State.READY, {"default"})
 
 
-def test_what_could_not_be_settled_waits_in_its_place(ledger: Ledger, desk: Desk) -> None:
+def test_what_could_not_be_settled_waits_in_its_place_and_the_loop_tries_half_of_it(ledger: Ledger, desk: Desk) -> None:
     claims = claimed(ledger, MANY)
     desk.add(*claims)
     sql(ledger, "ALTER TABLE manta_attempt RENAME TO manta_elsewhere")
@@ -93,13 +95,92 @@ def test_what_could_not_be_settled_waits_in_its_place(ledger: Ledger, desk: Desk
         desk.settler.flush(ledger, 0.0)
         late = claimed(ledger, 1)
         desk.add(*late)
+        assert desk.collected() == {}
         with pytest.raises(DatabaseError):
-            desk.collected()
+            desk.settler.flush(ledger, 0.0)
     finally:
         sql(ledger, "ALTER TABLE manta_elsewhere RENAME TO manta_attempt")
     assert len(desk.settler) == MANY + 1
+    tokens = [claim.token for claim in (*claims, *late)]
+    # A quarter after it has failed twice, then all that is left.
+    for expected in (tokens[: MANY // 4], tokens[MANY // 4 :]):
+        assert [claim.token for claim, _, _ in desk.settler.flush(ledger, 0.0)] == expected
+
+
+def test_a_scribe_without_a_connection_leaves_it_to_the_loop(
+    ledger: Ledger, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The role may have just as many connections as its workers had before there was much to do."""
+
+    def refuse(database: str) -> Any:
+        raise OperationalError("too many connections for role")
+
+    monkeypatch.setattr(scribe, "own_session", refuse)
+    claims = claimed(ledger, 2 * MANY)
+    desk.settler.expect(len(claims))
+    desk.add(*claims)
     assert desk.settler.flush(ledger, 0.0) == []
-    assert list(desk.collected()) == [claim.token for claim in (*claims, *late)]
+    assert desk.collected() == {}
+    assert len(desk.settler.flush(ledger, 0.0)) == MANY
+    # It is asked again: there may be one now.
+    monkeypatch.undo()
+    assert desk.settler.has_many
+    assert desk.settler.flush(ledger, 0.0) == []
+    assert len(desk.collected()) == MANY
+
+
+def test_what_nobody_foresaw_is_raised_where_it_ends_the_worker(
+    ledger: Ledger, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(database: str) -> Any:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(scribe, "own_session", fail)
+    desk.settler.expect(MANY)
+    desk.add(*claimed(ledger, MANY))
+    desk.settler.flush(ledger, 0.0)
+    with pytest.raises(ZeroDivisionError):
+        desk.collected()
+    assert len(desk.settler) == MANY
+
+
+def test_a_thread_that_ended_without_a_word_is_not_waited_for(ledger: Ledger, desk: Desk) -> None:
+    desk.settler.expect(MANY)
+    desk.settler.close(5)
+    desk.settler._by_hand = False
+    desk.add(*claimed(ledger, MANY))
+    desk.settler.flush(ledger, 0.0)
+    with pytest.raises(RuntimeError, match="without a word"):
+        desk.settler.collect(0.0)
+
+
+def test_results_that_weigh_much_travel_in_smaller_batches(ledger: Ledger, desk: Desk) -> None:
+    claims = claimed(ledger, 40)
+    for claim in claims:
+        desk.settler.add(claim, settlement(claim, result='"' + "x" * 2**20 + '"'), 0.0)
+    sizes = []
+    while moved := desk.settler.flush(ledger, 0.0):
+        sizes.append(len(moved))
+    assert sizes == [15, 15, 10]
+
+
+def test_what_is_left_when_it_closes_is_settled_by_the_loop(ledger: Ledger, desk: Desk) -> None:
+    first = claimed(ledger, MANY)
+    desk.add(*first)
+    desk.settler.flush(ledger, 0.0)
+    second = claimed(ledger, MANY)
+    desk.add(*second)
+    desk.settler.close(20)
+    assert len(desk.settler.collect(0.0)) == MANY
+    assert len(desk.settler.flush(ledger, 0.0)) == MANY
+
+
+def test_who_has_too_many_that_are_not_settled_claims_no_more(ledger: Ledger, desk: Desk) -> None:
+    [claim] = claimed(ledger, 1)
+    for number in range(FULL):
+        assert not desk.settler.is_full
+        desk.settler.add(claim._replace(token=number), settlement(claim), 0.0)
+    assert desk.settler.is_full
 
 
 def test_what_somebody_holds_is_tried_again_and_what_is_not_ours_is_not(ledger: Ledger, desk: Desk) -> None:

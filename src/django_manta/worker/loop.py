@@ -191,12 +191,12 @@ class Worker:
 
     def _end(self) -> None:
         gc.unfreeze()
+        self._settle_the_rest()
         self.runner.close()
         self.heart.stop()
         self.caretaker.stop()
         self.heart.join(2)
         self.caretaker.join(2)
-        self.settler.close(2)
         try:
             if self._must_ring:
                 # What was given back at the end is for others.
@@ -210,6 +210,17 @@ class Worker:
         self.bell.close()
         self._session.close()
         logger.info("Worker %s stopped after %s runs.", self.id, self.executed)
+
+    def _settle_the_rest(self) -> None:
+        """What is under way, and what came meanwhile: while the database is there, nobody has to find it later."""
+        self.settler.close(2)
+        with contextlib.suppress(DatabaseError):
+            self._conclude(self.settler.collect(time.monotonic()))
+            while self._away_since is None and not self._lost:
+                moved = self.settler.flush(self._ledger, time.monotonic())
+                if not moved:
+                    break
+                self._conclude(moved)
 
     def _choose_queues(self) -> None:
         """The queues to claim from: those asked for, or all, that chose our runner."""
@@ -298,9 +309,9 @@ class Worker:
         if must_settle and (not self._more or self.settler.has_many):
             # Nothing is known to be ready before others hear of these, and perhaps what waited for them. Or they are
             # many, which are settled while we claim.
-            self._settle(now, claiming=self._hungry and not self.stop_requested)
+            self._settle(now, claiming=self._hungry and not self.stop_requested and not self.settler.is_full)
             must_settle = False
-        if self._hungry and not self.stop_requested:
+        if self._hungry and not self.stop_requested and not self.settler.is_full:
             self._claim(now)
         if self._must_ring:
             self._ring(now)
@@ -326,7 +337,7 @@ class Worker:
             return 0.0
         else:
             times += [self.settler.next_time(), self._look_at, self._due_at, self._look_again_at, self._talk_at]
-            if self._hungry and not self.stop_requested:
+            if self._hungry and not self.stop_requested and not self.settler.is_full:
                 if self.runner.appetite(self._queues, now):
                     return 0.0
                 times.append(self.runner.next_appetite(now))
@@ -503,13 +514,13 @@ class Worker:
             self._look_again_at = now + DEBOUNCE_SECONDS
 
     def _take_on(self, claims: list[Claimed]) -> None:
-        self.settler.expect(len(claims))
         now = time.monotonic()
         flights = [Flight(claim, *self._traits(claim), now) for claim in claims]
         for flight in flights:
             self._in_flight[flight.claim.token] = flight
         self.runner.take_on(flights)
         self.runner.dispatch()
+        self.settler.expect(len(claims))
         if events.are_told():
             for claim in claims:
                 tell("claimed", **_facts(claim, self.id))
@@ -640,11 +651,15 @@ class Worker:
                     given_back = True
                     self._others_concerned = self._others_concerned or claim.queue not in self._queues
                 self._announce(claim, settlement, state)
+        self.runner.settled(settled)
         if unmoved and self.runner.outlives_worker:
             # If the run has moved on, nobody needs the outcome. If only our lease is lost, whoever adopts it does.
             standing = {(run.id, run.token) for run in self._ledger.fetch([each.id for each in unmoved], history=False)}
             unmoved = [claim for claim in unmoved if (claim.id, claim.token) not in standing]
-        self.runner.settled([*settled, *(claim.token for claim in unmoved)])
+        self.runner.settled([claim.token for claim in unmoved])
+        if moved and self.given.max_runs is not None:
+            # As long as they were not settled, they were counted as if they might have to be executed again.
+            self._hungry = True
         if self.settler.ready:
             self._hear_of(list(self.settler.ready))
             self._others_concerned = self._others_concerned or not self.settler.ready <= set(self._queues)
@@ -653,8 +668,8 @@ class Worker:
         if given_back:
             self._hungry = self._must_ring = True
         if self.settler.ended:
-            ended, self.settler.ended = self.settler.ended, []
-            announce.ended(self.backend, ended, self._ledger)
+            announce.ended(self.backend, self.settler.ended, self._ledger)
+            self.settler.ended = []
         # Receivers may have used Django's connections here, which nobody else tends.
         close_old_connections()
 
@@ -726,8 +741,10 @@ class Worker:
         logger.error("Worker %s was declared lost; beginning again under a new identity.", self.id)
         self.heart.stop()
         self.caretaker.stop()
+        with contextlib.suppress(Exception):
+            # What was settled before is settled, and still to be told.
+            self._conclude(self.settler.collect(time.monotonic()))
         self.settler.clear()
-        # What it is settling was ours no more when it was begun, or it counts.
         self.settler.close(0)
         self._in_flight.clear()
         self._watch.forget()

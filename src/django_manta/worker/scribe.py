@@ -11,9 +11,7 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 
-from django.db import Error as DatabaseError
-
-from django_manta.ledger import Ledger, Settleable, Settled, own_session
+from django_manta.ledger import DjangoSession, Ledger, PostgresSession, Settleable, Settled, own_session
 
 #: A connection that nobody has needed for so long is given back to the database.
 IDLE_SECONDS = 300.0
@@ -50,9 +48,12 @@ class Scribe(threading.Thread):
 
     def collect(self) -> Settled | None:
         """What became of the batch, or None as long as it is under way. Raises what went wrong."""
+        is_alive = self.is_alive()
         answer, self._answer = self._answer, None
         if isinstance(answer, BaseException):
             raise answer
+        if answer is None and not is_alive:
+            raise RuntimeError("The thread that settles has ended without a word.")
         return answer
 
     def stop(self) -> None:
@@ -62,29 +63,42 @@ class Scribe(threading.Thread):
     # -- the thread ------------------------------------------------------------------------------
 
     def run(self) -> None:
-        session = own_session(self._database)
-        ledger = Ledger(session)
         while True:
             try:
                 order = self._orders.get(timeout=IDLE_SECONDS)
             except queue.Empty:
                 self._is_ready = False
-                session.close()
+                self._hang_up()
                 continue
             if order is None:
                 break
             settlements, worker = order
-            if not settlements:
-                with contextlib.suppress(DatabaseError):
-                    ledger.get_ready()
-                continue
-            try:
-                self._answer = ledger.settle(settlements, worker)
-            except DatabaseError as error:
-                session.close()
-                self._answer = error
-            except BaseException as error:
-                # The loop has to hear of it: it waits for an answer.
-                self._answer = error
-            self._on_done()
-        session.close()
+            if settlements:
+                self._settle(settlements, worker)
+            else:
+                # Whatever is wrong is wrong then as well, and told.
+                with contextlib.suppress(Exception):
+                    self._ledger().get_ready()
+        self._hang_up()
+
+    def _settle(self, settlements: Sequence[Settleable], worker: str) -> None:
+        try:
+            self._answer = self._ledger().settle(settlements, worker)
+        except BaseException as error:
+            # The loop has to hear of it, whatever it is: it waits for an answer.
+            self._hang_up()
+            self._answer = error
+        self._on_done()
+
+    _session: PostgresSession | DjangoSession | None = None
+
+    def _ledger(self) -> Ledger:
+        if self._session is None:
+            self._session = own_session(self._database)
+        return Ledger(self._session)
+
+    def _hang_up(self) -> None:
+        if self._session is not None:
+            with contextlib.suppress(Exception):
+                self._session.close()
+            self._session = None

@@ -6,14 +6,18 @@ somebody held the row) stays here and is tried again; nothing is dropped before 
 what became of it.
 """
 
+import logging
 from collections.abc import Callable
-from itertools import islice
 from typing import NamedTuple
 from uuid import UUID
 
-from django_manta.ledger import Claimed, Ledger, Settleable, Settled
+from django.db import Error as DatabaseError
+
+from django_manta.ledger import Claimed, Ledger, Settleable, Settled, Written
 from django_manta.states import State
 from django_manta.worker.scribe import Scribe
+
+logger = logging.getLogger("django_manta")
 
 #: How long an outcome waits for company: when others are likely to follow at once, and when not.
 LINGER_SECONDS = 0.002
@@ -22,6 +26,12 @@ BUSY_LINGER_SECONDS = 0.02
 #: How many travel together, and how many are worth a journey while more are coming.
 BATCH = 1_000
 WORTHWHILE = 100
+
+#: And how many bytes of results: what is larger goes alone.
+BATCH_BYTES = 16 * 1024 * 1024
+
+#: Who has so many that are not settled claims no more: what it has executed would be executed again if it died.
+FULL = 3 * BATCH
 
 #: From so many on the loop does not wait while they are settled.
 MANY = 50
@@ -48,6 +58,11 @@ class Settler:
         self._scribe = scribe
         #: What it is settling.
         self._under_way: list[Waiting] = []
+        #: The last batch failed there. The next one is settled by the loop, which finds out whether it is the database
+        #: that is away, or only the scribe who has no connection.
+        self._by_hand = False
+        #: How many the next batch may have: half of what could not be settled.
+        self._limit = BATCH
         #: More outcomes are on their way: the worker has as much in hand as it can.
         self.busy = False
         #: In the order in which they came.
@@ -90,12 +105,17 @@ class Settler:
     def expect(self, count: int) -> None:
         """So many were claimed at once."""
         if count >= MANY and self._scribe is not None:
-            self._scribe.expect()
+            self._with_scribe(self._scribe.expect)
 
     @property
     def has_many(self) -> bool:
         """So many wait that they are settled while the loop goes on."""
-        return self._scribe is not None and len(self._waiting) >= MANY
+        return self._scribe is not None and not self._by_hand and len(self._waiting) >= MANY
+
+    @property
+    def is_full(self) -> bool:
+        """So many wait that no more should be claimed."""
+        return len(self) >= FULL
 
     def flush(
         self, ledger: Ledger, now: float, claim: Callable[[], list[Claimed]] | None = None
@@ -110,18 +130,20 @@ class Settler:
         if self._under_way:
             return []
         batch = self._next_batch(now)
-        settlements = [one.settlement for one in batch]
-        if len(batch) >= MANY and self._scribe is not None:
-            for one in batch:
-                del self._waiting[one.claim.token]
-            self._under_way = batch
-            self._scribe.begin(settlements, self.worker)
+        if self._hand_over(batch):
             return []
+        settlements = [one.settlement for one in batch]
         settled = None
-        if claim is not None and 0 < len(batch) <= FEW and any(one.claim.dependents for one in batch):
-            settled = ledger.settle_and_claim(settlements, self.worker, claim)
-        if settled is None:
-            settled = ledger.settle(settlements, self.worker)
+        try:
+            if claim is not None and 0 < len(batch) <= FEW and any(one.claim.dependents for one in batch):
+                settled = ledger.settle_and_claim(settlements, self.worker, claim)
+            if settled is None:
+                settled = ledger.settle(settlements, self.worker)
+        except DatabaseError:
+            self._limit = max(1, len(batch) // 2)
+            raise
+        if batch:
+            self._limit, self._by_hand = BATCH, False
         self.claims = settled.claims
         for one in batch:
             del self._waiting[one.claim.token]
@@ -131,7 +153,35 @@ class Settler:
         if self._locked and self._locked_until <= now:
             self._waiting = self._locked | self._waiting
             self._locked = {}
-        return list(islice(self._waiting.values(), BATCH))
+        batch: list[Waiting] = []
+        weight = 0
+        for one in self._waiting.values():
+            weight += _weight(one.settlement)
+            if batch and (len(batch) >= self._limit or weight > BATCH_BYTES):
+                break
+            batch.append(one)
+        return batch
+
+    def _hand_over(self, batch: list[Waiting]) -> bool:
+        """Whether the scribe settles them."""
+        scribe = self._scribe
+        if scribe is None or self._by_hand or len(batch) < MANY:
+            return False
+        settlements = [one.settlement for one in batch]
+        if not self._with_scribe(lambda: scribe.begin(settlements, self.worker)):
+            return False
+        for one in batch:
+            del self._waiting[one.claim.token]
+        self._under_way = batch
+        return True
+
+    def _with_scribe(self, act: Callable[[], None]) -> bool:
+        try:
+            act()
+        except RuntimeError:
+            logger.warning("There is no thread to be had that settles: the loop does.", exc_info=True)
+            self._scribe = None
+        return self._scribe is not None
 
     def collect(self, now: float) -> list[tuple[Claimed, Settleable, State | None]]:
         """What the scribe has settled since, as of flush(). If it could not, all of it is waiting again."""
@@ -139,13 +189,18 @@ class Settler:
             return []
         try:
             settled = self._scribe.collect()
-        except BaseException:
+        except BaseException as error:
             batch, self._under_way = self._under_way, []
             self._waiting = {one.claim.token: one for one in batch} | self._waiting
-            raise
+            self._by_hand, self._limit = True, max(1, len(batch) // 2)
+            if not isinstance(error, DatabaseError):
+                raise
+            logger.warning("The scribe could not settle %s runs: %s", len(batch), str(error).strip())
+            return []
         if settled is None:
             return []
         batch, self._under_way = self._under_way, []
+        self._limit = BATCH
         return self._conclude(batch, settled, now)
 
     def _conclude(
@@ -170,7 +225,13 @@ class Settler:
         self._under_way.clear()
 
     def close(self, seconds: float) -> None:
-        """Nothing more will come. What is under way has so long."""
+        """What is under way has so long, and can be collected. What is settled after this is settled by the loop."""
+        self._by_hand = True
         if self._scribe is not None and self._scribe.ident is not None:
             self._scribe.stop()
             self._scribe.join(seconds)
+
+
+def _weight(settlement: Settleable) -> int:
+    """Bytes, about: besides its result all that a settlement has is capped."""
+    return len(settlement.text if isinstance(settlement, Written) else settlement.result or "")
