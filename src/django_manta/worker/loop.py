@@ -519,11 +519,11 @@ class Worker:
         for flight in flights:
             self._in_flight[flight.claim.token] = flight
         self.runner.take_on(flights)
-        self.runner.dispatch()
-        self.settler.expect(len(claims))
         if events.are_told():
             for claim in claims:
                 tell("claimed", **_facts(claim, self.id))
+        self.runner.dispatch()
+        self.settler.expect(len(claims))
 
     def _traits(self, claim: Claimed) -> tuple[float | None, bool]:
         """The timeout of a run, and whether it is a coroutine. The executor finds what is wrong with it."""
