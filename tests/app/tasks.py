@@ -271,7 +271,7 @@ def enqueue_itself() -> None:
 
 @task
 def segfault() -> None:
-    print("last words", flush=True)
+    print("last words\n", end="", flush=True)
     ctypes.string_at(0)
 
 
@@ -345,13 +345,13 @@ async def exit_from_the_loop() -> None:
 
 @task
 def exit_with(code: int) -> None:
-    print("last words", flush=True)
+    print("last words\n", end="", flush=True)
     os._exit(code)
 
 
 @task
 def kill_itself() -> None:
-    print("last words", flush=True)
+    print("last words\n", end="", flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
