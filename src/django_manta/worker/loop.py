@@ -181,6 +181,8 @@ class Worker:
         self.heart.start()
         self.caretaker.start()
         self.caretaker.recover_soon()
+        # Who begins has often much to do at once.
+        self.settler.expect(CLAIM_LIMIT)
         logger.info(
             "Worker %s: %s, queues %s, doorbell: %s.",
             self.id,
