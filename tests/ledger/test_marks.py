@@ -162,19 +162,31 @@ def test_a_look_at_one_queue_leaves_the_marks_of_another(ledger: Ledger, mine: m
     assert mine.hold("much")
 
 
+def too_long(*args: object) -> list[Claimed]:
+    raise OperationalError("canceling statement due to statement timeout") from QueryCanceled()
+
+
 def test_what_was_claimed_is_not_lost_with_a_look_that_takes_too_long(
-    ledger: Ledger, mine: marks.Marks, monkeypatch: pytest.MonkeyPatch
+    committed: None, ledger: Ledger, mine: marks.Marks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     enqueue(ledger, 5)
     assert len(take(ledger, mine, 3)) == 3
-
-    def too_long(*args: object) -> list[Claimed]:
-        raise OperationalError("canceling statement due to statement timeout") from QueryCanceled()
-
     monkeypatch.setattr(ledger, "_claim", too_long)
     assert len(take(ledger, mine, 10)) == 2
     with pytest.raises(OperationalError):
         ledger.claim("worker", ["other"], 10, marks=mine)
+
+
+def test_inside_a_transaction_it_goes_with_the_look_that_takes_too_long(
+    committed: None, ledger: Ledger, mine: marks.Marks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enqueue(ledger, 5)
+    assert len(take(ledger, mine, 3)) == 3
+    monkeypatch.setattr(ledger, "_claim", too_long)
+    with pytest.raises(OperationalError), ledger.session.transaction():
+        take(ledger, mine, 10)
+    monkeypatch.undo()
+    assert len(take(ledger, mine, 10)) == 2
 
 
 def test_a_claim_whose_answer_was_lost_is_told_although_something_was_claimed_before(
