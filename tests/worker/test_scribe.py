@@ -145,9 +145,11 @@ def test_what_nobody_foresaw_is_raised_where_it_ends_the_worker(
 
 
 def test_a_thread_that_ended_without_a_word_is_not_waited_for(ledger: Ledger, desk: Desk) -> None:
+    thread = desk.settler._scribe
+    assert thread is not None
     desk.settler.expect(MANY)
-    desk.settler.close(5)
-    desk.settler._by_hand = False
+    thread.stop()
+    thread.join(5)
     desk.add(*claimed(ledger, MANY))
     desk.settler.flush(ledger, 0.0)
     with pytest.raises(RuntimeError, match="without a word"):
@@ -168,11 +170,12 @@ def test_what_is_left_when_it_closes_is_settled_by_the_loop(ledger: Ledger, desk
     first = claimed(ledger, MANY)
     desk.add(*first)
     desk.settler.flush(ledger, 0.0)
-    second = claimed(ledger, MANY)
+    second = claimed(ledger, BATCH + MANY)
     desk.add(*second)
     desk.settler.close(20)
     assert len(desk.settler.collect(0.0)) == MANY
-    assert len(desk.settler.flush(ledger, 0.0)) == MANY
+    # All of it, also where that takes more than one batch.
+    assert [len(desk.settler.flush(ledger, 0.0)) for _ in range(3)] == [BATCH, MANY, 0]
 
 
 def test_who_has_too_many_that_are_not_settled_claims_no_more(ledger: Ledger, desk: Desk) -> None:

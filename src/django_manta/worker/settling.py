@@ -61,6 +61,7 @@ class Settler:
         #: The last batch failed there. The next one is settled by the loop, which finds out whether it is the database
         #: that is away, or only the scribe who has no connection.
         self._by_hand = False
+        self._is_closed = False
         #: How many the next batch may have: half of what could not be settled.
         self._limit = BATCH
         #: More outcomes are on their way: the worker has as much in hand as it can.
@@ -110,7 +111,11 @@ class Settler:
     @property
     def has_many(self) -> bool:
         """So many wait that they are settled while the loop goes on."""
-        return self._scribe is not None and not self._by_hand and len(self._waiting) >= MANY
+        return self._has_scribe and len(self._waiting) >= MANY
+
+    @property
+    def _has_scribe(self) -> bool:
+        return self._scribe is not None and not self._by_hand and not self._is_closed
 
     @property
     def is_full(self) -> bool:
@@ -165,7 +170,7 @@ class Settler:
     def _hand_over(self, batch: list[Waiting]) -> bool:
         """Whether the scribe settles them."""
         scribe = self._scribe
-        if scribe is None or self._by_hand or len(batch) < MANY:
+        if scribe is None or not self._has_scribe or len(batch) < MANY:
             return False
         settlements = [one.settlement for one in batch]
         if not self._with_scribe(lambda: scribe.begin(settlements, self.worker)):
@@ -226,7 +231,7 @@ class Settler:
 
     def close(self, seconds: float) -> None:
         """What is under way has so long, and can be collected. What is settled after this is settled by the loop."""
-        self._by_hand = True
+        self._is_closed = True
         if self._scribe is not None and self._scribe.ident is not None:
             self._scribe.stop()
             self._scribe.join(seconds)
