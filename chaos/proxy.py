@@ -240,6 +240,10 @@ def _note(link: Link, letter: bytes, body: bytes) -> None:
 
 
 def _kind(text: bytes) -> str:
+    if text.startswith(b"PREPARE "):
+        return ""
+    if text.startswith(b"EXECUTE manta_enqueue_"):
+        return "enqueue"
     return next((kind for kind, sign in KINDS.items() if sign in text), "")
 
 

@@ -10,7 +10,6 @@ from the statement what they are. psycopg prepares nothing on such a connection:
 have the server forget all that is prepared there, ours as well.
 """
 
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -22,10 +21,10 @@ from psycopg.pq import ConnStatus, ExecStatus, Format
 from psycopg.pq.abc import PGresult
 from psycopg.types.numeric import Int8BinaryLoader
 
+from django_manta.ledger.often import numbered
+
 #: What is claimed is read with its moments as PostgreSQL keeps them: microseconds since the year 2000.
 _CLAIMS = frozenset({"claim", "claim_line", "claim_behind"})
-
-_PARAMETER = re.compile(r"%\((\w+)\)s")
 
 
 class Direct:
@@ -92,12 +91,11 @@ class Direct:
         return error_from_result(result, self._encoding)
 
     def _prepare(self, name: str, text: str) -> tuple[bytes, list[str]]:
-        order = list(dict.fromkeys(_PARAMETER.findall(text)))
-        numbered = _PARAMETER.sub(lambda found: f"${order.index(found[1]) + 1}", text).replace("%%", "%")
+        words, order = numbered(text)
         # A name of its own for each attempt: one that was interrupted may have come to its end on the server.
         self._attempts += 1
         label = f"manta_{name}_{self._attempts}".encode()
-        result = self._link.prepare(label, numbered.encode())
+        result = self._link.prepare(label, words.encode())
         if result.status != ExecStatus.COMMAND_OK:
             raise self._error(result)
         return label, order

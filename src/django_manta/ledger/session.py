@@ -7,7 +7,7 @@ psycopg connection: server-side binding, prepared statements, its own time limit
 but its own. Both run the same statements, each a file in this package.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime
 from functools import cache
@@ -18,9 +18,12 @@ from uuid import UUID
 
 from django.core.exceptions import ImproperlyConfigured
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
+from django.db import Error as DatabaseError
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.utils import CursorWrapper
 
 from django_manta import payload
+from django_manta.ledger import often
 from django_manta.moments import to_microseconds
 
 if TYPE_CHECKING:
@@ -177,14 +180,26 @@ class DjangoSession:
         return self._connection or connections[self.alias]
 
     def rows(self, name: str, params: Mapping[str, Any]) -> list[Row]:
-        with self.connection.cursor() as cursor:
-            cursor.execute(statement(self.dialect.name, name), params)
-            rows: list[Row] = cursor.fetchall()
-            return rows
+        return self._said(name, params, lambda cursor: cursor.fetchall())
 
     def run(self, name: str, params: Mapping[str, Any]) -> None:
-        with self.connection.cursor() as cursor:
-            cursor.execute(statement(self.dialect.name, name), params)
+        self._said(name, params, lambda cursor: None)
+
+    def _said[T](self, name: str, params: Mapping[str, Any], then: Callable[[CursorWrapper], T]) -> T:
+        connection, text = self.connection, statement(self.dialect.name, name)
+        if name in often.OFTEN and self.dialect.name == "postgres":
+            short = often.shortened(connection, name, text)
+            if short is not None:
+                try:
+                    with connection.cursor() as cursor:
+                        cursor.execute(short, params)
+                        return then(cursor)
+                except DatabaseError as error:
+                    if not often.is_forgotten(connection, error):
+                        raise
+        with connection.cursor() as cursor:
+            cursor.execute(text, params)
+            return then(cursor)
 
     def transaction(self) -> AbstractContextManager[None]:
         if self._connection is not None:
@@ -252,7 +267,7 @@ class PostgresSession:
         )
         if role := wrapper.settings_dict["OPTIONS"].get("assume_role"):
             connection.execute(psycopg.sql.SQL("SET ROLE {}").format(psycopg.sql.Identifier(role)))
-        if _is_pooled(connection):
+        if often.is_pooled(connection):
             # What is set or prepared here would stay behind on a connection that others get next.
             connection.prepare_threshold = None
             connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
@@ -373,12 +388,6 @@ def own_session(alias: str = DEFAULT_DB_ALIAS, *, interruptible: bool = False) -
     if dialect_of(shared).name == "postgres":
         return PostgresSession(alias, interruptible=interruptible)
     return DjangoSession(alias, shared.copy(alias))
-
-
-def _is_pooled(connection: "psycopg.Connection[Row]") -> bool:
-    """A pooler answers for a server process that is another one, and may be a third in a moment."""
-    row = connection.execute("SELECT pg_backend_pid()").fetchone()
-    return row is not None and row[0] != connection.info.backend_pid
 
 
 @contextmanager
