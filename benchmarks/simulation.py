@@ -21,6 +21,7 @@ from benchmarks.measure import percentile
 
 # As in worker/dispatch.py, worker/settling.py, worker/loop.py, worker/afar.py, ringing.py; a test compares them.
 WINDOW_SECONDS, WINDOW_RUNS, SLOW_SECONDS, FETCH_SECONDS = 0.03, 512, 0.05, 0.015
+FIRST_RUNS, GROWTH = 64, 1.25
 LINGER_SECONDS, BUSY_LINGER_SECONDS, WORTHWHILE, BATCH, MANY = 0.002, 0.02, 100, 1_000, 50
 CLAIM_LIMIT, LOOK_SECONDS, DEBOUNCE_SECONDS = 1_000, 1.0, 0.02
 RAY_WINDOW_SECONDS, HANDFUL_SECONDS, CHUNK_SECONDS, CHUNK_RUNS = 0.25, 0.15, 0.15, 200
@@ -359,10 +360,17 @@ class Children(Executors):
         self.backlog: deque[Run] = deque()
         self.each = world.costs["child_run"]
         self.known = self.each + world.plan.task_seconds
-        self.window = max(1, min(WINDOW_RUNS, int(WINDOW_SECONDS / max(self.known, 1e-6))))
+        self.most = FIRST_RUNS
+        #: How many there was room for when a claim was last thought of.
+        self.asked = 0
+
+    @property
+    def window(self) -> int:
+        return max(1, min(self.most, int(WINDOW_SECONDS / max(self.known, 1e-6))))
 
     def room(self) -> int:
-        return sum(self._free(child) for child in self.children) - len(self.backlog)
+        self.asked = max(0, sum(self._free(child) for child in self.children) - len(self.backlog))
+        return self.asked
 
     def _free(self, child: Child) -> int:
         holds = len(child.held)
@@ -376,13 +384,17 @@ class Children(Executors):
         return any(child.held for child in self.children)
 
     def give(self, runs: Iterable[Run]) -> None:
-        self.backlog.extend(runs)
+        given = list(runs)
+        if asked := min(self.asked, CLAIM_LIMIT):
+            self.most = min(WINDOW_RUNS, int(GROWTH * self.most)) if 2 * len(given) >= asked else FIRST_RUNS
+        self.backlog.extend(given)
         self._dispatch()
 
     def _dispatch(self) -> None:
+        window = self.window
         while self.backlog:
             child = min(self.children, key=lambda child: len(child.held))
-            if child.held and (len(child.held) >= self.window or self.window == 1):
+            if child.held and (len(child.held) >= window or window == 1):
                 return
             child.held.append(self.backlog.popleft())
             if len(child.held) == 1:

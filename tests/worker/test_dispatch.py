@@ -15,7 +15,16 @@ from django_manta.ids import new_run_id
 from django_manta.ledger import Claimed
 from django_manta.ledger.marks import Marks
 from django_manta.moments import to_microseconds
-from django_manta.worker.dispatch import FETCH_SECONDS, SLOW_SECONDS, WINDOW_RUNS, Appetite, Dispatcher, Tier
+from django_manta.worker.dispatch import (
+    CLAIM_LIMIT,
+    FETCH_SECONDS,
+    FIRST_RUNS,
+    SLOW_SECONDS,
+    WINDOW_RUNS,
+    Appetite,
+    Dispatcher,
+    Tier,
+)
 from django_manta.worker.loop import Worker
 from django_manta.worker.settling import Settler
 
@@ -143,7 +152,92 @@ def test_the_window_grows_with_what_was_measured(dispatcher: Dispatcher) -> None
         assert want.limit == pytest.approx(room, abs=2)
     for _ in range(60):
         dispatcher.durations.note("quick", 0.000_01)
-    assert dispatcher.appetite(QUEUES, NOW) == [Appetite(2 * WINDOW_RUNS, QUEUES)]
+    assert dispatcher.appetite(QUEUES, NOW) == [Appetite(2 * FIRST_RUNS, QUEUES)]
+
+
+def limit(dispatcher: Dispatcher) -> int:
+    [want] = dispatcher.appetite(QUEUES, NOW)
+    return want.limit
+
+
+def test_the_most_that_a_child_may_hold_grows_while_claims_are_filled(pool: Children, dispatcher: Dispatcher) -> None:
+    for _ in range(60):
+        dispatcher.durations.note("quick", 0.000_01)
+    asked = []
+    for _ in range(20):
+        asked.append(limit(dispatcher))
+        give(dispatcher, *(flight() for _ in range(limit(dispatcher))))
+        assert sum(held(pool)) == asked[-1], "what was asked for found no child"
+        for child in pool.children.values():
+            child.held.clear()
+    assert asked[0] == 2 * FIRST_RUNS
+    assert asked == sorted(asked)
+    assert asked[1] < asked[-1] == 2 * WINDOW_RUNS
+
+
+def full(dispatcher: Dispatcher) -> None:
+    """There has been a backlog for a while."""
+    for _ in range(60):
+        dispatcher.durations.note("quick", 0.000_01)
+    for _ in range(20):
+        bring(dispatcher, limit(dispatcher))
+    assert limit(dispatcher) == 2 * WINDOW_RUNS
+
+
+def bring(dispatcher: Dispatcher, count: int, **changes: Any) -> None:
+    """A claim that brings so many, which are all executed at once."""
+    dispatcher.appetite(QUEUES, NOW)
+    dispatcher.take_on([flight(**changes) for _ in range(count)])
+    dispatcher.backlog.clear()
+
+
+def test_after_a_claim_that_found_little_it_begins_again(dispatcher: Dispatcher) -> None:
+    full(dispatcher)
+    bring(dispatcher, 1)
+    assert limit(dispatcher) == 2 * FIRST_RUNS
+
+
+def test_half_of_what_was_asked_for_is_enough(dispatcher: Dispatcher) -> None:
+    full(dispatcher)
+    bring(dispatcher, CLAIM_LIMIT // 2)
+    assert limit(dispatcher) == 2 * WINDOW_RUNS
+    bring(dispatcher, CLAIM_LIMIT // 2 - 1)
+    assert limit(dispatcher) == 2 * FIRST_RUNS
+
+
+def test_a_claim_that_asked_for_nothing_of_the_kind_says_nothing(pool: Children) -> None:
+    """While the children are full, only what is reserved is asked for, and may find nothing."""
+    dispatcher = dispatcher_of(pool, Tier(1, 60.0))
+    for _ in range(60):
+        dispatcher.durations.note("quick", 0.000_01)
+    for _ in range(20):
+        wanted = dispatcher.appetite(QUEUES, NOW)
+        plain = sum(want.limit for want in wanted if want.horizon is None)
+        give(dispatcher, *(flight() for _ in range(plain)))
+        assert all(want.horizon is not None for want in dispatcher.appetite(QUEUES, NOW))
+        dispatcher.take_on([])
+        for child in pool.children.values():
+            child.held.clear()
+    [want] = [want for want in dispatcher.appetite(QUEUES, NOW) if want.horizon is None]
+    assert want.limit == WINDOW_RUNS
+
+
+def test_coroutines_do_not_count_for_the_others(dispatcher: Dispatcher) -> None:
+    full(dispatcher)
+    bring(dispatcher, CLAIM_LIMIT, concurrent=True)
+    assert dispatcher.appetite(QUEUES, NOW)[0].limit <= 2 * FIRST_RUNS
+
+
+def test_where_a_window_is_shorter_for_their_length_it_does_not_swing(dispatcher: Dispatcher) -> None:
+    for _ in range(60):
+        dispatcher.durations.note("quick", 0.000_3)
+    asked = []
+    for _ in range(40):
+        asked.append(limit(dispatcher))
+        # As where one child of two has half of its window left.
+        bring(dispatcher, asked[-1] // 2 + 1)
+    assert asked == sorted(asked)
+    assert asked[-1] == 2 * 100
 
 
 def test_one_slow_run_shrinks_it_at_once(dispatcher: Dispatcher) -> None:

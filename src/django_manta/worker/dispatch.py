@@ -2,13 +2,14 @@
 How much to claim, and which child gets which run.
 
 A window per child, measured in work, not in runs: it starts at one run and grows as the task proves
-to be short, until a child holds about ``WINDOW_SECONDS`` of work. When the head of a window takes
-longer than ``SLOW_SECONDS`` its unstarted mates are taken back and given to others. For a child with a
-longer run, whose length is known, the next one is fetched a moment before it is done.
+to be short, until a child holds about ``WINDOW_SECONDS`` of work, or the most that it may hold, which grows
+while there is a backlog. When the head of a window takes longer than ``SLOW_SECONDS`` its unstarted mates
+are taken back and given to others. For a child with a longer run, whose length is known, the next one is
+fetched a moment before it is done.
 """
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from django_manta.execution.durations import Durations
@@ -18,8 +19,15 @@ from django_manta.execution.runners.processes import Child, Pool
 #: How much work a child may hold, so that it never waits for the next claim.
 WINDOW_SECONDS = 0.03
 
-#: And how many runs at the most.
+#: And how many runs at the most: in the first window after a rest, and in the end. While the first is claimed the
+#: children have nothing to do, and the first ends are settled beside what is executed after them. It grows by so much
+#: with each claim that brings at least half of what there was room for.
+FIRST_RUNS = 64
 WINDOW_RUNS = 512
+GROWTH = 1.25
+
+#: The most that is claimed at once.
+CLAIM_LIMIT = 1_000
 
 #: A head that takes longer than this gives up its mates, and what waits longer for a child is given back.
 SLOW_SECONDS = 0.05
@@ -70,6 +78,9 @@ class Dispatcher:
         self.async_slots = async_slots
         self.durations = Durations()
         self.backlog: deque[Flight] = deque()
+        #: How many a child may hold at present, and how many plain functions the last claim was to bring.
+        self._most = FIRST_RUNS
+        self._asked = 0
         #: The last claim brought suspects: they travel alone, so no more is claimed than can start.
         self.cautious = False
         self._horizons = [tier.horizon for tier in tiers for _ in range(tier.slots)]
@@ -78,8 +89,11 @@ class Dispatcher:
         #: The tasks that were seen to be coroutines.
         self._coroutines: set[str] = set()
 
-    def take_on(self, flights: Iterable[Flight]) -> None:
+    def take_on(self, flights: Sequence[Flight]) -> None:
         """Claimed runs that are to be executed here."""
+        if self._asked:
+            is_filled = 2 * sum(not flight.concurrent for flight in flights) >= self._asked
+            self._most = min(WINDOW_RUNS, int(GROWTH * self._most)) if is_filled else FIRST_RUNS
         suspects = False
         for flight in flights:
             self._kinds.setdefault(flight.claim.queue, set()).add(flight.concurrent)
@@ -109,12 +123,14 @@ class Dispatcher:
         wanted = self._room(now)
         plain = wanted.pop(None, 0) - (len(self.backlog) - waiting)
         found = []
+        self._asked = 0
         slots = self._async_slots(waiting)
         if plain > 0:
             # Where no more coroutines can be started, only what stands among and behind them is wanted.
             full = slots <= 0
             others = [queue for queue in queues if full or queue not in only_async]
             if others:
+                self._asked = min(plain, CLAIM_LIMIT)
                 found.append(Appetite(plain, others, not_tasks=tuple(sorted(self._coroutines)) if full else ()))
         if only_async and slots > 0 and self.pool.async_child() is not None:
             # Suspects among them are executed one by one, where plain functions are.
@@ -168,7 +184,7 @@ class Dispatcher:
         overall = self.durations.overall
         if overall is None:
             return 1
-        return max(1, min(WINDOW_RUNS, int(WINDOW_SECONDS / max(overall, 1e-6))))
+        return max(1, min(self._most, int(WINDOW_SECONDS / max(overall, 1e-6))))
 
     # -- handing out -----------------------------------------------------------------------------
 

@@ -36,7 +36,7 @@ from django_manta.ringing import CANCEL, DEBOUNCE_SECONDS, UNKNOWN
 from django_manta.states import CHARGED, ENDS, Outcome, State
 from django_manta.worker import doorbell, events
 from django_manta.worker.caretaker import Caretaker
-from django_manta.worker.dispatch import Appetite, Tier
+from django_manta.worker.dispatch import CLAIM_LIMIT, Appetite, Tier
 from django_manta.worker.events import tell
 from django_manta.worker.heart import Heart
 from django_manta.worker.hosting import Runner
@@ -50,9 +50,6 @@ logger = logging.getLogger("django_manta")
 
 #: An idle worker looks at the database this often, in one cheap statement.
 LOOK_SECONDS = 1.0
-
-#: The most that is claimed at once.
-CLAIM_LIMIT = 1_000
 
 #: While the database is away it is tried this often.
 RETRY_SECONDS = 0.25
