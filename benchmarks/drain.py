@@ -32,7 +32,7 @@ def figures(*, rounds: int, quick: bool, rows: int | None) -> Iterator[Figure]:
             watch.seconds = rival.drain(fewer)
 
         taken = in_turns(rounds, ours=ours, limit=limit, tasks_db=tasks_db)
-    yield compared(f"{count:,} runs, against bare claim and settle", count, taken["ours"], taken["limit"], at_least=0.5)
+    yield compared(f"{count:,} runs, against bare claim and settle", count, taken["ours"], taken["limit"], at_least=0.6)
     yield compared(
         f"{count:,} runs, against django-tasks-db with {rival.WORKERS} workers ({fewer:,})",
         1,

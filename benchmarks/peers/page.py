@@ -34,13 +34,18 @@ SMALL = """\
     These figures come from a run with small sizes. They show that everything works, and nothing else.
 """
 
+REASONS = """\
+Why something is not won, and what would win it: [Performance](../performance.md#what-is-not-won-and-what-would-win-it).
+"""
+
 FAIRNESS = """\
 ## What all have in common
 
 Two processes that execute one run at a time. Connections that stay open. Logs with warnings only. A database of its own
 for each visit, dropped afterwards; a Redis that writes nothing to disk. A worker is started, has executed something in
-both processes, and is then measured; nobody else is running meanwhile. Every measure has a limit in time: who is not
-done by then is judged by what he has done, and a remark says so.
+both processes, and is then measured; nobody else is running meanwhile. Of a backlog of 1,000 there are three samples in
+a round, and 1,000 more are executed before a larger one, unless 1,000 take longer than two seconds. Every measure has a
+limit in time: who is not done by then is judged by what he has done, and a remark says so.
 
 These are figures of one machine on one day, with tasks that do nothing. They do not say which peer is right for you:
 several give up durability for speed, and several do things that are not measured here.
@@ -50,7 +55,7 @@ several give up durability for speed, and several do things that are not measure
 def page(record: Record) -> str:
     introduction = INTRODUCTION.format(rounds=_rounds(record.rounds))
     parts: list[str] = [introduction, *([] if record.sizes == "full" else [SMALL]), *_groups(record)]
-    parts.append("\n".join(["## What is won, and what is not", "", *_targets(record), "", FAIRNESS]))
+    parts.append("\n".join(["## What is won, and what is not", "", *_targets(record), "", REASONS, FAIRNESS]))
     parts.append("\n".join(["## What each figure says, and what it does not", "", *_paragraphs()]))
     parts.append("\n".join(["", "## Settings and versions", "", *_settings(record)]))
     parts.append("\n".join(["", "## Machine", "", *_machine(record)]))
