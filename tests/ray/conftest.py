@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from django.core.management import call_command
 
+from django_manta.ledger import Ledger
+from django_manta.models import Run
 from tests.app.models import Ledgerline
 from tests.conftest import DATABASE
 from tests.ray.clusters import SLOW_SECONDS, new_cluster
@@ -83,6 +85,16 @@ def start_on_ray(start_worker: Start, options: dict[str, Any]) -> StartOnRay:
 def marked(label: str, worker: WorkerProcess) -> None:
     """Wait until a task has left this mark, which it does when it has started."""
     wait_for(lambda: Ledgerline.objects.filter(label=label).exists(), SLOW_SECONDS, worker.tell)
+
+
+def claimed_by(worker: str, result: Any) -> Run:
+    """
+    The run, claimed for a worker that was stopped: here, or by a claim that it had sent when it was stopped and that
+    the server executed after the enqueue.
+    """
+    Ledger().claim(worker, ["default"], 1)
+    wait_for(lambda: Run.objects.running().filter(pk=result.id, worker=worker).exists(), 10)
+    return Run.objects.get(pk=result.id)
 
 
 def said(*arguments: str) -> str:

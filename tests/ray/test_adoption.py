@@ -18,7 +18,7 @@ from tests.app import tasks
 from tests.app.models import Ledgerline
 from tests.conftest import DATABASE
 from tests.ray.clusters import SLOW_SECONDS
-from tests.ray.conftest import StartOnRay, marked, unique_version
+from tests.ray.conftest import StartOnRay, claimed_by, marked, unique_version
 from tests.worker.conftest import WorkerProcess, ended, outcomes, wait_for
 
 STAYING = 2
@@ -114,8 +114,7 @@ def test_what_never_reached_ray_is_given_back(start_on_ray: StartOnRay) -> None:
     row = Worker.objects.get(pid=worker.pid)
     worker.signal(signal.SIGSTOP)
     run = tasks.add.enqueue(1, 2)
-    ledger = Ledger()
-    assert ledger.claim(row.pk, ["default"], 1)
+    claimed_by(row.pk, run)
     worker.signal(signal.SIGKILL)
     second = start_on_ray()
     ended(run, limit=SLOW_SECONDS, worker=second)

@@ -22,7 +22,7 @@ from tests.app import tasks
 from tests.app.models import Ledgerline
 from tests.conftest import DATABASE
 from tests.ray.clusters import SLOW_SECONDS, free_port, new_cluster_with_dashboard
-from tests.ray.conftest import PASSED_ON, marked, said
+from tests.ray.conftest import PASSED_ON, claimed_by, marked, said
 from tests.worker.conftest import Start, WorkerProcess, ended, outcomes, wait_for
 
 pytestmark = pytest.mark.skipif(
@@ -227,11 +227,11 @@ def test_what_never_became_a_job_is_given_back_and_cannot_become_one_later(
     row = Worker.objects.get(pid=first.pid)
     first.signal(signal.SIGSTOP)
     run = tasks.add.enqueue(1, 2)
-    [claim] = Ledger().claim(row.pk, ["default"], 1)
+    claim = claimed_by(row.pk, run)
     second = start_jobs()
     ended(run, limit=SLOW_SECONDS, worker=second)
     assert [attempt.outcome for attempt in run.history] == ["RETURNED", "SUCCESSFUL"]
-    late = {"submission_id": envelope.name_of(claim.id, claim.token), "entrypoint": "echo too late"}
+    late = {"submission_id": envelope.name_of(claim.pk, claim.token), "entrypoint": "echo too late"}
     assert dashboard.submit(late) is False
     first.signal(signal.SIGKILL)
 
