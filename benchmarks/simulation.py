@@ -22,7 +22,7 @@ from benchmarks.measure import percentile
 # As in worker/dispatch.py, worker/settling.py, worker/loop.py, worker/afar.py, ringing.py; a test compares them.
 WINDOW_SECONDS, WINDOW_RUNS, SLOW_SECONDS, FETCH_SECONDS = 0.03, 512, 0.05, 0.015
 FIRST_RUNS, GROWTH = 64, 1.25
-LINGER_SECONDS, BUSY_LINGER_SECONDS, WORTHWHILE, BATCH, MANY = 0.002, 0.02, 100, 1_000, 50
+LINGER_SECONDS, BUSY_LINGER_SECONDS, WORTHWHILE, BATCH, MANY, BATCHES = 0.002, 0.02, 100, 1_000, 50, 2
 CLAIM_LIMIT, LOOK_SECONDS, DEBOUNCE_SECONDS = 1_000, 1.0, 0.02
 RAY_WINDOW_SECONDS, HANDFUL_SECONDS, CHUNK_SECONDS, CHUNK_RUNS = 0.25, 0.15, 0.15, 200
 MAX_IN_FLIGHT, AHEAD = 2_000, 100
@@ -227,7 +227,9 @@ class Worker:
         self.hungry = True
         self.full = False
         self._busy = False
-        self._writing = False
+        #: Batches that a thread of its own settles, one after the other.
+        self._writing = 0
+        self._line: deque[int] = deque()
         self._claimed = False
         self._rung = False
         self._wake_at: float | None = None
@@ -271,8 +273,10 @@ class Worker:
         return BUSY_LINGER_SECONDS if self.full else LINGER_SECONDS
 
     def _is_due(self) -> bool:
-        if not self.outcomes or self._writing:
+        if not self.outcomes:
             return False
+        if self._writing:
+            return self._writing < BATCHES and len(self.outcomes) >= WORTHWHILE
         waited = self.clock.now - self.outcomes[0]
         return len(self.outcomes) >= WORTHWHILE or waited >= self._linger() - 1e-9 or not self.executors.busy()
 
@@ -302,19 +306,23 @@ class Worker:
 
     def _write(self, count: int) -> None:
         """Many are settled by a thread of their own: the process pays for it, and does not wait for the database."""
-        self._busy, self._claimed, self._writing = True, False, True
+        self._busy, self._claimed, self._writing = True, False, self._writing + 1
         cost = self.control.get("settle", _FREE)
         seconds = cost["statement"] + count * cost["run"]
 
         def done() -> None:
-            self._writing = False
-            self.world.settle(count)
+            self._writing -= 1
+            self.world.settle(self._line.popleft())
+            if self._line:
+                self.world.database.send("settle", self._line[0], done)
             self.step()
 
         def sent() -> None:
             self.used += seconds
             self._busy = False
-            self.world.database.send("settle", count, done)
+            self._line.append(count)
+            if len(self._line) == 1:
+                self.world.database.send("settle", count, done)
             self.step()
 
         self.cores.use(seconds, sent)

@@ -166,7 +166,7 @@ def test_the_same_seed_gives_the_same_prediction() -> None:
 def test_it_has_the_habits_of_the_real_parts() -> None:
     for module, names in {
         dispatch: ("WINDOW_SECONDS", "WINDOW_RUNS", "FIRST_RUNS", "GROWTH", "CLAIM_LIMIT", "SLOW_SECONDS"),
-        settling: ("LINGER_SECONDS", "BUSY_LINGER_SECONDS", "WORTHWHILE", "BATCH", "MANY"),
+        settling: ("LINGER_SECONDS", "BUSY_LINGER_SECONDS", "WORTHWHILE", "BATCH", "MANY", "BATCHES"),
         loop: ("LOOK_SECONDS",),
         ringing: ("DEBOUNCE_SECONDS",),
         foreman: ("CHUNK_SECONDS", "CHUNK_RUNS"),

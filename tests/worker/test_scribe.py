@@ -11,7 +11,7 @@ from django_manta.ledger import Claimed, Ledger, own_session
 from django_manta.states import State
 from django_manta.worker import scribe
 from django_manta.worker.scribe import Scribe
-from django_manta.worker.settling import BATCH, FULL, MANY, Settler
+from django_manta.worker.settling import BATCH, FULL, MANY, WORTHWHILE, Settler
 from tests.ledger.given import claimed, dependent, settlement, sql, state_of, worker_record
 
 pytestmark = [pytest.mark.postgres, pytest.mark.django_db(transaction=True, available_apps=["django_manta"])]
@@ -76,6 +76,78 @@ def test_what_comes_meanwhile_waits_its_turn(ledger: Ledger, desk: Desk) -> None
     assert state_of(ledger, second[0].id) is State.RUNNING
     assert len(desk.collected()) == BATCH
     assert [claim.token for claim, _, _ in desk.settler.flush(ledger, 0.0)] == [second[0].token]
+
+
+def test_the_next_batch_is_there_when_the_first_is_done(ledger: Ledger, desk: Desk) -> None:
+    """While the loop claims nobody could hand it over."""
+    first, second, third = claimed(ledger, MANY), claimed(ledger, WORTHWHILE), claimed(ledger, WORTHWHILE)
+    rival = own_session()
+    other = Ledger(rival)
+    with other.session.transaction():
+        # As long as somebody holds it in this way, nobody settles anything.
+        sql(other, "LOCK TABLE manta_attempt IN ACCESS EXCLUSIVE MODE")
+        desk.add(*first)
+        desk.settler.flush(ledger, 0.0)
+        desk.add(*second[1:])
+        assert desk.settler.next_time() is None, "too few to go without company"
+        desk.add(second[0])
+        assert desk.settler.next_time() == 0.0
+        assert desk.settler.flush(ledger, 0.0) == []
+        assert second[0].token in desk.settler
+        desk.add(*third)
+        assert desk.settler.next_time() is None, "two are enough"
+        assert desk.settler.flush(ledger, 0.0) == []
+        assert len(desk.settler) == MANY + 2 * WORTHWHILE
+    rival.close()
+    collected: dict[int, State | None] = {}
+    while len(collected) < MANY + WORTHWHILE:
+        collected |= desk.collected()
+    assert collected == {claim.token: State.SUCCESSFUL for claim in (*first, *second)}
+    assert desk.settler.next_time() == 0.0
+    assert desk.settler.flush(ledger, 0.0) == []
+    assert len(desk.collected()) == WORTHWHILE
+
+
+def test_if_both_could_not_be_settled_both_wait_again_in_their_order(
+    ledger: Ledger, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = threading.Event()
+
+    def refuse(database: str) -> Any:
+        gate.wait(20)
+        raise OperationalError("too many connections for role")
+
+    monkeypatch.setattr(scribe, "own_session", refuse)
+    first, second = claimed(ledger, MANY), claimed(ledger, WORTHWHILE)
+    for batch in (first, second):
+        desk.add(*batch)
+        desk.settler.flush(ledger, 0.0)
+    gate.set()
+    while desk.settler._under_way:
+        assert desk.collected() == {}
+    assert len(desk.settler) == MANY + WORTHWHILE
+    monkeypatch.undo()
+    settled = []
+    while len(settled) < MANY + WORTHWHILE:
+        moved = desk.settler.flush(ledger, 0.0) or desk.settler.collect(0.0)
+        settled += [claim.token for claim, _, state in moved if state is State.SUCCESSFUL]
+    assert sorted(settled) == sorted(claim.token for claim in (*first, *second))
+
+
+def test_a_few_that_weigh_much_are_not_left_to_the_loop_while_the_scribe_is_at_work(ledger: Ledger, desk: Desk) -> None:
+    first, heavy = claimed(ledger, BATCH), claimed(ledger, WORTHWHILE)
+    desk.add(*first)
+    desk.settler.flush(ledger, 0.0)
+    for claim in heavy:
+        desk.settler.add(claim, settlement(claim, result='"' + "x" * 2**19 + '"'), 0.0)
+    assert desk.settler.next_time() == 0.0
+    assert desk.settler.flush(ledger, 0.0) == []
+    # Or the loop would be told again and again that it is time, and could do nothing.
+    assert desk.settler.next_time() is None
+    done = 0
+    while done < BATCH + WORTHWHILE:
+        done += len(desk.settler.flush(ledger, 0.0) or desk.settler.collect(0.0))
+    assert len(desk.settler) == 0
 
 
 def test_who_waits_for_them_is_told(ledger: Ledger, desk: Desk) -> None:

@@ -2,8 +2,9 @@
 Settles large batches in a thread of its own, with a connection of its own.
 
 Under load a loop that settles what has ended waits for that most of the time, and whoever executes waits for the loop.
-Here it goes on: it claims, hears its children and hands out. One batch is under way at a time, so that who waits for
-several runs of a worker is not told of them by two who are in each other's way.
+Here it goes on: it claims, hears its children and hands out. Batches are settled one after the other, so that who waits
+for several runs of a worker is not told of them by two who are in each other's way; the next one may be here already
+while one is under way, for the loop may be in the middle of a claim when that is done.
 """
 
 import contextlib
@@ -25,7 +26,7 @@ class Scribe(threading.Thread):
         self._database = database
         self._on_done = on_done
         self._orders: queue.SimpleQueue[tuple[Sequence[Settleable], str] | None] = queue.SimpleQueue()
-        self._answer: Settled | BaseException | None = None
+        self._answers: queue.SimpleQueue[Settled | BaseException] = queue.SimpleQueue()
         #: It has a connection, or will have one in a moment.
         self._is_ready = False
 
@@ -37,7 +38,7 @@ class Scribe(threading.Thread):
             self._order((), "")
 
     def begin(self, settlements: Sequence[Settleable], worker: str) -> None:
-        """Settle these. Nothing else is begun before it is collected."""
+        """Settle these, when what was begun before is done. They are collected in that order."""
         self._order(settlements, worker)
 
     def _order(self, settlements: Sequence[Settleable], worker: str) -> None:
@@ -47,17 +48,20 @@ class Scribe(threading.Thread):
         self._orders.put((settlements, worker))
 
     def collect(self) -> Settled | None:
-        """What became of the batch, or None as long as it is under way. Raises what went wrong."""
+        """What became of the oldest batch, or None as long as it is under way. Raises what went wrong."""
         is_alive = self.is_alive()
-        answer, self._answer = self._answer, None
+        try:
+            answer = self._answers.get_nowait()
+        except queue.Empty:
+            if not is_alive:
+                raise RuntimeError("The thread that settles has ended without a word.") from None
+            return None
         if isinstance(answer, BaseException):
             raise answer
-        if answer is None and not is_alive:
-            raise RuntimeError("The thread that settles has ended without a word.")
         return answer
 
     def stop(self) -> None:
-        """When the batch that is under way is done."""
+        """When what was begun is done."""
         self._orders.put(None)
 
     # -- the thread ------------------------------------------------------------------------------
@@ -83,11 +87,12 @@ class Scribe(threading.Thread):
 
     def _settle(self, settlements: Sequence[Settleable], worker: str) -> None:
         try:
-            self._answer = self._ledger().settle(settlements, worker)
+            answer: Settled | BaseException = self._ledger().settle(settlements, worker)
         except BaseException as error:
             # The loop has to hear of it, whatever it is: it waits for an answer.
             self._hang_up()
-            self._answer = error
+            answer = error
+        self._answers.put(answer)
         self._on_done()
 
     _session: PostgresSession | DjangoSession | None = None

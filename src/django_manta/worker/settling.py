@@ -7,6 +7,7 @@ what became of it.
 """
 
 import logging
+from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 from uuid import UUID
@@ -33,8 +34,10 @@ BATCH_BYTES = 16 * 1024 * 1024
 #: Who has so many that are not settled claims no more: what it has executed would be executed again if it died.
 FULL = 3 * BATCH
 
-#: From so many on the loop does not wait while they are settled.
+#: From so many on the loop does not wait while they are settled; and so many batches are there at a time, one of them
+#: under way.
 MANY = 50
+BATCHES = 2
 
 #: Of no more than so many, what becomes ready by them is claimed in the same transaction.
 FEW = 20
@@ -56,8 +59,8 @@ class Settler:
         self.worker = worker
         #: Settles many while the loop goes on; None where only one can write at a time.
         self._scribe = scribe
-        #: What it is settling.
-        self._under_way: list[Waiting] = []
+        #: What it is settling, and what it will settle next.
+        self._under_way: deque[list[Waiting]] = deque()
         #: The last batch failed there. The next one is settled by the loop, which finds out whether it is the database
         #: that is away, or only the scribe who has no connection.
         self._by_hand = False
@@ -79,20 +82,22 @@ class Settler:
         self.claims: list[Claimed] | None = None
 
     def __len__(self) -> int:
-        return len(self._waiting) + len(self._locked) + len(self._under_way)
+        return len(self._waiting) + len(self._locked) + sum(map(len, self._under_way))
 
     def __contains__(self, token: int) -> bool:
         return (
-            token in self._waiting or token in self._locked or any(one.claim.token == token for one in self._under_way)
+            token in self._waiting
+            or token in self._locked
+            or any(one.claim.token == token for batch in self._under_way for one in batch)
         )
 
     def add(self, claim: Claimed, settlement: Settleable, now: float) -> None:
         self._waiting[claim.token] = Waiting(claim, settlement, now)
 
     def next_time(self) -> float | None:
-        """When the next batch should go, or None if nothing waits, or has to wait until the one before it is done."""
+        """When the next batch should go, or None if nothing waits, or has to wait until those before it are done."""
         if self._under_way:
-            return None
+            return 0.0 if self._may_follow else None
         times = []
         for oldest in self._waiting.values():
             if len(self._waiting) >= WORTHWHILE:
@@ -114,6 +119,11 @@ class Settler:
         return self._has_scribe and len(self._waiting) >= MANY
 
     @property
+    def _may_follow(self) -> bool:
+        """The scribe is at work, and so many wait that they need not wait for that."""
+        return self._has_scribe and len(self._waiting) >= WORTHWHILE and len(self._under_way) < BATCHES
+
+    @property
     def _has_scribe(self) -> bool:
         return self._scribe is not None and not self._by_hand and not self._is_closed
 
@@ -132,7 +142,7 @@ class Settler:
         there to be collected when the scribe says so.
         """
         self.claims = None
-        if self._under_way:
+        if self._under_way and not self._may_follow:
             return []
         batch = self._next_batch(now)
         if self._hand_over(batch):
@@ -170,14 +180,15 @@ class Settler:
     def _hand_over(self, batch: list[Waiting]) -> bool:
         """Whether the scribe settles them."""
         scribe = self._scribe
-        if scribe is None or not self._has_scribe or len(batch) < MANY:
+        # While it is at work also a few that weigh much: the loop must not settle beside it.
+        if scribe is None or not self._has_scribe or (len(batch) < MANY and not self._under_way):
             return False
         settlements = [one.settlement for one in batch]
         if not self._with_scribe(lambda: scribe.begin(settlements, self.worker)):
             return False
         for one in batch:
             del self._waiting[one.claim.token]
-        self._under_way = batch
+        self._under_way.append(batch)
         return True
 
     def _with_scribe(self, act: Callable[[], None]) -> bool:
@@ -190,23 +201,23 @@ class Settler:
 
     def collect(self, now: float) -> list[tuple[Claimed, Settleable, State | None]]:
         """What the scribe has settled since, as of flush(). If it could not, all of it is waiting again."""
-        if self._scribe is None or not self._under_way:
-            return []
-        try:
-            settled = self._scribe.collect()
-        except BaseException as error:
-            batch, self._under_way = self._under_way, []
-            self._waiting = {one.claim.token: one for one in batch} | self._waiting
-            self._by_hand, self._limit = True, max(1, len(batch) // 2)
-            if not isinstance(error, DatabaseError):
-                raise
-            logger.warning("The scribe could not settle %s runs: %s", len(batch), str(error).strip())
-            return []
-        if settled is None:
-            return []
-        batch, self._under_way = self._under_way, []
-        self._limit = BATCH
-        return self._conclude(batch, settled, now)
+        moved: list[tuple[Claimed, Settleable, State | None]] = []
+        while self._scribe is not None and self._under_way:
+            try:
+                settled = self._scribe.collect()
+            except BaseException as error:
+                batch = self._under_way.popleft()
+                self._waiting = {one.claim.token: one for one in batch} | self._waiting
+                self._by_hand, self._limit = True, max(1, len(batch) // 2)
+                if not isinstance(error, DatabaseError):
+                    raise
+                logger.warning("The scribe could not settle %s runs: %s", len(batch), str(error).strip())
+                continue
+            if settled is None:
+                break
+            self._limit = BATCH
+            moved += self._conclude(self._under_way.popleft(), settled, now)
+        return moved
 
     def _conclude(
         self, batch: list[Waiting], settled: Settled, now: float
