@@ -271,7 +271,7 @@ class Worker:
     # -- the loop --------------------------------------------------------------------------------
 
     def _step(self) -> None:
-        for key, _ in self.selector.select(self._patience()):
+        for key, _ in self._arrived(self._patience()):
             key.data()
         if self._lost:
             self._begin_again()
@@ -291,6 +291,14 @@ class Worker:
                 self._database_is_back()
         self._give_back(self.runner.overdue(now))
         self._runner_due_at = due_at
+
+    def _arrived(self, patience: float) -> list[tuple[selectors.SelectorKey, int]]:
+        arrived = self.selector.select(patience)
+        if not arrived and patience:
+            # Who was stopped, or had no processor, finds its time over although something came meanwhile: it hears
+            # the bell before it asks the database whether it rang.
+            arrived = self.selector.select(0)
+        return arrived
 
     _runner_due_at: float | None = None
     #: When the runner next has something to say to the database.
@@ -317,7 +325,11 @@ class Worker:
         if must_settle:
             # After the claim: meanwhile the executors have something to do.
             self._settle(now)
-        if now >= self._look_at or (self._due_at is not None and now >= self._due_at):
+        is_due = self._due_at is not None and now >= self._due_at
+        if now >= self._look_at and not is_due and self._more and now < self._look_by:
+            # There is enough to do, and the bell, not the time, has asked for this look: a moment later is soon enough.
+            self._look_at = min(self._look_by, now + DEBOUNCE_SECONDS)
+        elif now >= self._look_at or is_due:
             self._look(now)
 
     def _may_idle(self) -> bool:
@@ -387,9 +399,13 @@ class Worker:
         self._look_again_at = now + DEBOUNCE_SECONDS
         # A queue's name may stand for a run that is due later, and a cancel for one of ours: look.
         self._look_at = now
+        if CANCEL in rung:
+            self._look_by = now
 
     # -- looking ---------------------------------------------------------------------------------
 
+    #: Until then at the latest a look that only the bell has asked for may be put off.
+    _look_by = 0.0
     _ask_names_at = 0.0
 
     def _look(self, now: float) -> None:
@@ -403,14 +419,14 @@ class Worker:
         # Who is hungry anyway need not look for something that is ready, which may be behind much that was.
         dear = self._marks.look_at is not None and self._marks.are_dear(self._queues)
         seen = house.look(self._ledger, self.id, [] if self._hungry or dear else self._queues)
-        self._look_at = now + LOOK_SECONDS
+        self._look_at = self._look_by = now + LOOK_SECONDS
         self._due_at = None
         if seen.next_due is not None and not self.stop_requested:
             if seen.next_due <= 0:
                 # If somebody holds the row, it is looked at again soon, not at once.
                 promoted = self._ledger.promote()
                 self._hungry = self._more = True
-                self._look_at = now if promoted else now + LOCKED_SECONDS
+                self._look_at = self._look_by = now if promoted else now + LOCKED_SECONDS
             else:
                 self._due_at = now + seen.next_due
         if seen.ready:
@@ -427,7 +443,7 @@ class Worker:
                 self.caretaker.recover_soon()
         watched_at = self._watch.next_time()
         if watched_at is not None:
-            self._look_at = min(self._look_at, max(watched_at, now + 0.02))
+            self._look_at = self._look_by = min(self._look_at, max(watched_at, now + 0.02))
 
     def _cancel(self, token: int) -> None:
         flight = self._in_flight.get(token)
