@@ -237,3 +237,30 @@ def test_inside_a_transaction_and_for_what_waits_it_is_not_for(own: Ledger) -> N
     later = settlement(second, Outcome.DEFERRED, State.WAITING, after=(first.id,))
     assert own.settle_and_claim([later], "worker", Fetch(own)) is None
     assert [state_of(own, each.id) for each in (first, second)] == [State.RUNNING] * 2
+
+
+def test_it_tells_only_of_what_it_has_moved_itself(own: Ledger, other_ledger: Ledger) -> None:
+    """Of a run that somebody else is moving he has to tell: his herald must not go before he has."""
+    free, held = claimed(own, 2)
+    here, there = dependent(own, free.id), dependent(own, held.id)
+    sql(own, "INSERT INTO manta_herald (run_id) VALUES (%s)", [held.id])
+    with other_ledger.session.transaction():
+        sql(other_ledger, "SELECT FROM manta_run WHERE id = %s FOR UPDATE", [held.id])
+        settled = own.settle_and_claim([settlement(free), settlement(held)], "worker", Fetch(own))
+        assert settled is not None
+        assert (settled.busy, state_of(own, here)) == ({held.token}, State.RUNNING)
+    assert sql(own, "SELECT run_id FROM manta_herald") == [(held.id,)]
+    assert state_of(own, there) is State.WAITING
+
+
+def test_where_somebody_has_left_a_herald_before_it_is_told_after_the_commit(own: Ledger) -> None:
+    [first] = claimed(own)
+    waiting = dependent(own, first.id)
+    sql(own, "INSERT INTO manta_herald (run_id) VALUES (%s)", [first.id])
+    fetch = Fetch(own)
+    settled = own.settle_and_claim([settlement(first)], "worker", fetch)
+    assert settled is not None
+    assert (settled.claims, settled.ready, fetch.calls) == (None, {"default"}, 0)
+    assert state_of(own, waiting) is State.READY
+    assert sql(own, "SELECT run_id FROM manta_herald") == []
+    assert fsck.check(own) == []

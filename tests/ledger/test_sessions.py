@@ -8,10 +8,11 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError, DataError, IntegrityError, OperationalError, connection
 
-from django_manta.ledger import DjangoSession, Ledger, PostgresSession, own_session
+from django_manta.ledger import Claimed, DjangoSession, Ledger, PostgresSession, own_session
+from django_manta.ledger.rows import settlement_rows
 from django_manta.ledger.session import dialect_of, statement
 from django_manta.states import State
-from tests.ledger.given import enqueue, new_run, settlement, sql, state_of
+from tests.ledger.given import claimed, enqueue, new_run, settlement, sql, state_of, worker_record
 
 
 def test_an_own_session_is_a_connection_of_its_own(committed: None) -> None:
@@ -215,3 +216,96 @@ def test_a_commit_that_fails_leaves_no_transaction_open(own: Ledger) -> None:
             sql(own, "SELECT 1 / 0")
     assert not own.session.in_transaction()
     assert own.next_due() is None
+
+
+# -- a transaction whose first statements leave with its beginning -------------------------------
+
+
+def test_the_first_statements_of_a_transaction_are_answered_in_their_order(ledger: Ledger) -> None:
+    runs = enqueue(ledger, count=2)
+    asked = [("states", {"ids": ledger.dialect.listing([run_id.hex])}) for run_id in runs]
+    with ledger.session.opened_by(*asked) as answers:
+        assert [ledger.dialect.read_id(rows[0][0]) for rows in answers] == runs
+        assert ledger.session.in_transaction()
+        ledger.enqueue([gone := new_run()])
+        assert ledger.fetch([gone.id]) != []
+
+
+@pytest.mark.postgres
+def test_each_sees_what_those_before_it_have_done(own: Ledger) -> None:
+    claim = _claimed(own)
+    settle = ("settle", {"settlements": settlement_rows([settlement(claim)]), "worker": "worker", "recovering": False})
+    with own.session.opened_by(settle, ("states", {"ids": [claim.id.hex]})) as (moved, states):
+        assert len(moved) == 1
+        assert states == [(claim.id, "SUCCESSFUL")]
+    assert state_of(own, claim.id) is State.SUCCESSFUL
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("bad_one", [0, 1])
+def test_if_one_of_them_fails_nothing_was_done_and_the_connection_is_as_it_was(own: Ledger, bad_one: int) -> None:
+    claim = _claimed(own)
+    good = ("settle", {"settlements": settlement_rows([settlement(claim)]), "worker": "worker", "recovering": False})
+    requests = [good, good]
+    requests[bad_one] = ("settle", {"settlements": "no json", "worker": "worker", "recovering": False})
+    with pytest.raises(DataError, match="json"), own.session.opened_by(*requests):
+        pytest.fail("it was opened")
+    assert not own.session.in_transaction()
+    assert state_of(own, claim.id) is State.RUNNING
+    assert own.settle([settlement(claim)], "worker").moved == {claim.token: State.SUCCESSFUL}
+
+
+@pytest.mark.postgres
+def test_what_weighs_much_is_sent_one_by_one(own: Ledger) -> None:
+    claim = _claimed(own)
+    result = '"' + "x" * 2**20 + '"'
+    rows = settlement_rows([settlement(claim, result=result)])
+    settle = ("settle", {"settlements": rows, "worker": "worker", "recovering": False})
+    with own.session.opened_by(settle, ("states", {"ids": [claim.id.hex]})) as (_, states):
+        assert states == [(claim.id, "SUCCESSFUL")]
+    assert own.fetch([claim.id])[0].result == result
+
+
+@pytest.mark.postgres
+def test_a_connection_that_ends_in_the_middle_of_them_says_so(own: Ledger, other_ledger: Ledger) -> None:
+    claim = _claimed(own)
+    [[pid]] = sql(own, "SELECT pg_backend_pid()")
+    settle = ("settle", {"settlements": settlement_rows([settlement(claim)]), "worker": "worker", "recovering": False})
+    with other_ledger.session.transaction():
+        sql(other_ledger, "LOCK TABLE manta_attempt IN ACCESS EXCLUSIVE MODE")
+        ending = threading.Timer(0.3, lambda: _end(pid))
+        ending.start()
+        with pytest.raises(OperationalError), own.session.opened_by(settle, settle):
+            pytest.fail("it was opened")
+        ending.join()
+    own.session.close()  # type: ignore[attr-defined]
+    assert state_of(own, claim.id) is State.RUNNING
+    assert own.settle([settlement(claim)], "worker").moved == {claim.token: State.SUCCESSFUL}
+
+
+@pytest.mark.postgres
+def test_other_threads_go_on_while_their_answers_are_waited_for(own: Ledger, other_ledger: Ledger) -> None:
+    claim = _claimed(own)
+    settle = ("settle", {"settlements": settlement_rows([settlement(claim)]), "worker": "worker", "recovering": False})
+    holding = other_ledger.session.transaction()
+    holding.__enter__()
+    sql(other_ledger, "LOCK TABLE manta_attempt IN ACCESS EXCLUSIVE MODE")
+    # A thread that could not go on would never let go, until the settlement has waited for as long as it may.
+    letting_go = threading.Timer(0.3, lambda: holding.__exit__(None, None, None))
+    letting_go.start()
+    with own.session.opened_by(settle) as (moved,):
+        assert len(moved) == 1
+    letting_go.join()
+    assert state_of(own, claim.id) is State.SUCCESSFUL
+
+
+def _claimed(ledger: Ledger) -> Claimed:
+    ledger.register(worker_record())
+    [claim] = claimed(ledger)
+    return claim
+
+
+def _end(pid: int) -> None:
+    session = own_session()
+    sql(Ledger(session), "SELECT pg_terminate_backend(%s, 5000)", [pid])
+    session.close()

@@ -235,13 +235,14 @@ class Ledger:
         done, passed, more, claims = _Batch(), graph.Passed(), list[UUID](), None
         try:
             params = {"settlements": rows.settlement_rows(batch), "worker": worker, "recovering": False}
-            with self.session.transaction():
-                for token, state, is_herald, run_id in self.session.rows("settle", params):
+            telling = graph.telling_own(self, [each.run_id for each in batch])
+            with self.session.opened_by(("settle", params), ("tell", telling)) as (found, [answer]):
+                for token, state, is_herald, run_id in found:
                     done.moved[token] = State(state)
                     if is_herald:
                         done.heralds.append(run_id)
                 if done.heralds:
-                    passed, more = graph.tell_own(self, done.heralds)
+                    passed, more = graph.told_own(self, done.heralds, telling, answer)
                 if passed.queues:
                     claims = claim()
         except (DatabaseError, ValueError) as error:

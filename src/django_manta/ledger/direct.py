@@ -10,7 +10,8 @@ from the statement what they are. psycopg prepares nothing on such a connection:
 have the server forget all that is prepared there, ours as well.
 """
 
-from collections.abc import Iterator, Mapping
+import select
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -27,6 +28,13 @@ from django_manta.ledger.often import numbered
 _CLAIMS = frozenset({"claim", "claim_line", "claim_behind"})
 
 
+#: A statement, its words and its values.
+type Spoken = tuple[str, str, Mapping[str, Any]]
+
+#: What is sent at once is no more than this, so that nobody waits for room in a socket.
+_LIGHT_BYTES = 64 * 1024
+
+
 class Direct:
     """Prepared statements of one connection that nobody else uses at the same time."""
 
@@ -38,16 +46,24 @@ class Direct:
         #: The order in which a statement takes its values.
         self._orders: dict[str, tuple[bytes, list[str]]] = {}
         self._attempts = 0
+        self._arrival = select.poll()
+        self._arrival.register(self._link.socket, select.POLLIN)
         #: What is done in the present transaction can be lost with the server: somebody would do it again.
         self.is_repeatable = False
 
     def rows(self, name: str, text: str, params: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         """What the statement returns, if anything. When ``name`` is first heard of, it is prepared."""
+        label, values = self._bound(name, text, params)
+        return self._read(name, self._link.exec_prepared(label, values, result_format=Format.BINARY))
+
+    def _bound(self, name: str, text: str, params: Mapping[str, Any]) -> tuple[bytes, list[Any]]:
+        """The name of the prepared statement, and its values."""
         if (known := self._orders.get(name)) is None:
             known = self._orders[name] = self._prepare(name, text)
         label, order = known
-        values: list[Any] = [_text(params[key]) for key in order]
-        result = self._link.exec_prepared(label, values, result_format=Format.BINARY)
+        return label, [_text(params[key]) for key in order]
+
+    def _read(self, name: str, result: PGresult) -> list[tuple[Any, ...]]:
         if result.status == ExecStatus.COMMAND_OK:
             return []
         if result.status != ExecStatus.TUPLES_OK:
@@ -61,12 +77,11 @@ class Direct:
             reader.set_pgresult(None)
 
     @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """All or nothing, where no transaction is open yet."""
+    def transaction(self, first: Sequence[Spoken] = ()) -> Iterator[list[list[tuple[Any, ...]]]]:
+        """All or nothing, where no transaction is open yet, and what its ``first`` statements return."""
         try:
             self.is_repeatable = False
-            self._say(b"BEGIN")
-            yield
+            yield self._begin(first)
             # Without waiting for the disk, which takes longer than all the rest of a short transaction.
             ended = self._say(b"SET LOCAL synchronous_commit = off; COMMIT" if self.is_repeatable else b"COMMIT")
             if ended != b"COMMIT":
@@ -77,6 +92,47 @@ class Direct:
             with suppress(psycopg.Error):
                 self._link.exec_(b"ROLLBACK")
             raise
+
+    def _begin(self, first: Sequence[Spoken]) -> list[list[tuple[Any, ...]]]:
+        bound = [self._bound(*each) for each in first]
+        if not bound or sum(len(value or b"") for _, values in bound for value in values) > _LIGHT_BYTES:
+            self._say(b"BEGIN")
+            return [self.rows(*each) for each in first]
+        begin, _ = self._bound("begin", "BEGIN", {})
+        results = self._at_once([(begin, []), *bound])
+        # If one has failed, those after it were not executed.
+        for result in results:
+            if result.status not in (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK):
+                raise self._error(result)
+        return [self._read(name, result) for (name, _, _), result in zip(first, results[1:], strict=True)]
+
+    def _at_once(self, bound: Sequence[tuple[bytes, list[Any]]]) -> list[PGresult]:
+        """Send these one after the other, then hear the answers: libpq's pipeline."""
+        link = self._link
+        link.enter_pipeline_mode()
+        try:
+            for label, values in bound:
+                link.send_query_prepared(label, values, result_format=Format.BINARY)
+            link.pipeline_sync()
+            results: list[PGresult] = []
+            while (result := self._next_result()) is None or result.status != ExecStatus.PIPELINE_SYNC:
+                # None stands between two answers.
+                results += [result] if result is not None else []
+            return results
+        finally:
+            # Refused where the connection is gone in the middle of it; then nobody uses it any more.
+            with suppress(psycopg.Error):
+                link.exit_pipeline_mode()
+
+    def _next_result(self) -> PGresult | None:
+        """As libpq gives it. Waits here, where other threads can go on meanwhile; libpq would keep them from it."""
+        link = self._link
+        while link.is_busy():
+            self._arrival.poll()
+            link.consume_input()
+        if link.status == ConnStatus.BAD:
+            raise psycopg.OperationalError(link.get_error_message(self._encoding))
+        return link.get_result()
 
     def _say(self, command: bytes) -> bytes | None:
         result = self._link.exec_(command)

@@ -352,20 +352,38 @@ def _tell(ledger: "Ledger", ids: Sequence[UUID]) -> tuple[Passed, list[UUID], in
     return moved, heralds, told, left
 
 
-def tell_own(ledger: "Ledger", ids: Sequence[UUID]) -> tuple[Passed, list[UUID]]:
+def telling_own(ledger: "Ledger", ids: Sequence[UUID]) -> dict[str, Any]:
     """
-    Tell the dependents of runs that the present transaction has moved itself. What moved, and of whom the dependents
-    are to be told when it has committed.
+    What to say to tell.sql in a transaction that may be moving these to an end: it tells the dependents of those that
+    it has moved. Only on PostgreSQL.
     """
-    moved, heralds, _, left = _tell_held(ledger, ids)
-    return moved, heralds if left is Left.NOBODY else [*ids, *heralds]
+    return {"ids": _listed(ledger, ids), "limit": _batch_of(ids), "own": True}
+
+
+def told_own(
+    ledger: "Ledger", heralds: Sequence[UUID], telling: dict[str, Any], answer: Sequence[Any]
+) -> tuple[Passed, list[UUID]]:
+    """
+    After telling_own(): the present transaction has moved ``heralds`` to an end, and ``answer`` is what tell.sql said.
+    What moved by that, and of whom the dependents are to be told when it has committed.
+    """
+    news = _News(*answer)
+    moved, more, _, left = _after_count(ledger, news, telling["limit"])
+    # Somebody else had left a herald of them before.
+    untold = set(heralds).difference(news.these)
+    return moved, [*untold, *more] if left is Left.NOBODY else [*heralds, *more]
 
 
 def _tell_held(ledger: "Ledger", ids: Sequence[UUID]) -> tuple[Passed, list[UUID], int, Left]:
     """Tell the dependents of runs that nobody else can move meanwhile."""
     limit = _batch_of(ids)
     params = {"ids": _listed(ledger, ids), "limit": limit}
-    news = _count_sqlite(ledger, params) if ledger.dialect.name == "sqlite" else _count(ledger, params)
+    news = _count_sqlite(ledger, ids, params) if ledger.dialect.name == "sqlite" else _count(ledger, params)
+    return _after_count(ledger, news, limit)
+
+
+def _after_count(ledger: "Ledger", news: "_News", limit: int) -> tuple[Passed, list[UUID], int, Left]:
+    """See to those whose gates have counted something."""
     moved = Passed(done=news.told + news.hushed)
     _note(moved, zip(news.passed, news.states, news.queues, strict=True))
     heralds: list[UUID] = []
@@ -379,7 +397,7 @@ def _tell_held(ledger: "Ledger", ids: Sequence[UUID]) -> tuple[Passed, list[UUID
             heralds += more
     if news.found and not news.hushed:
         # Of some there may be more, or somebody who could not be told.
-        moved.done += len(ledger.session.rows("hush", {"ids": params["ids"]}))
+        moved.done += len(ledger.session.rows("hush", {"ids": _listed(ledger, news.these)}))
     left = Left.MORE if news.found == limit and news.told else Left.HELD if news.found > news.told else Left.NOBODY
     return moved, heralds, news.told, left
 
@@ -408,18 +426,20 @@ class _News:
     passed: Sequence[UUID] = ()
     states: Sequence[str] = ()
     queues: Sequence[str] = ()
+    #: Whose dependents were told.
+    these: Sequence[UUID] = ()
 
 
 def _count(ledger: "Ledger", params: dict[str, object]) -> _News:
-    [row] = ledger.session.rows("tell", params)
+    [row] = ledger.session.rows("tell", {**params, "own": False})
     return _News(*row)
 
 
-def _count_sqlite(ledger: "Ledger", params: dict[str, object]) -> _News:
+def _count_sqlite(ledger: "Ledger", ids: Sequence[UUID], params: dict[str, object]) -> _News:
     """SQLite moves nothing inside a query: look, then mark, then count. Nobody else holds anything."""
     news = ledger.session.rows("untold", params)
     if not news:
-        return _News(0, 0, len(ledger.session.rows("hush", {"ids": params["ids"]})), False, (), ())
+        return _News(0, 0, len(ledger.session.rows("hush", {"ids": params["ids"]})), False, (), (), these=ids)
     edges = [{"id": edge, "told": bool(ended), "met": bool(succeeded)} for edge, _, _, ended, succeeded, *_ in news]
     ledger.session.run("tell_edges", {"edges": dumps(edges)})
     counted = ledger.session.rows("tell_gates", {"gates": dumps(_deltas(news))})
@@ -430,6 +450,7 @@ def _count_sqlite(ledger: "Ledger", params: dict[str, object]) -> _News:
         reopening=any(was_told for *_, was_told, _, _ in news),
         dependents=[ledger.dialect.read_id(row[0]) for row in counted],
         again=[ledger.dialect.read_id(row[1]) for row in news if not row[3]],
+        these=ids,
     )
 
 

@@ -58,6 +58,9 @@ LINK = {
 
 type Row = tuple[Any, ...]
 
+#: A statement and what it is given.
+type Request = tuple[str, Mapping[str, Any]]
+
 
 #: Where PostgreSQL begins to count, in microseconds since 1970.
 _YEAR_2000 = to_microseconds(datetime(2000, 1, 1, tzinfo=UTC))
@@ -162,6 +165,7 @@ class Session(Protocol):
     def rows(self, name: str, params: Mapping[str, Any]) -> list[Row]: ...
     def run(self, name: str, params: Mapping[str, Any]) -> None: ...
     def transaction(self) -> AbstractContextManager[None]: ...
+    def opened_by(self, *requests: Request) -> AbstractContextManager[list[list[Row]]]: ...
     def step(self) -> AbstractContextManager[None]: ...
     def in_transaction(self) -> bool: ...
     def is_repeatable(self) -> None: ...
@@ -209,6 +213,12 @@ class DjangoSession:
     def step(self) -> AbstractContextManager[None]:
         """All or nothing of what one database may do in one statement and another in two."""
         return self.transaction()
+
+    @contextmanager
+    def opened_by(self, *requests: Request) -> Iterator[list[list[Row]]]:
+        """A transaction, and what its first statements return."""
+        with self.transaction():
+            yield [self.rows(name, params) for name, params in requests]
 
     def in_transaction(self) -> bool:
         """Whether what is done here commits only when somebody else says so."""
@@ -312,17 +322,28 @@ class PostgresSession:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
+        with self.opened_by():
+            yield
+
+    @contextmanager
+    def opened_by(self, *requests: Request) -> Iterator[list[list[Row]]]:
+        """
+        A transaction, and what its first statements return: they leave together with its beginning, so that nobody
+        waits for the answer to one before the next one is sent. Each sees what those before it have done.
+        """
         from psycopg.errors import InFailedSqlTransaction
         from psycopg.pq import TransactionStatus
 
         with self._django_errors():
             connection = self.connection
             if self._direct is not None and not self.in_transaction():
-                with self._direct.transaction():
-                    yield
+                with self._direct.transaction(
+                    [(name, statement("postgres", name), given) for name, given in requests]
+                ) as answers:
+                    yield answers
             else:
                 with connection.transaction():
-                    yield
+                    yield [self.rows(name, given) for name, given in requests]
                     if connection.info.transaction_status == TransactionStatus.INERROR:
                         # Somebody passed over an error. psycopg would ask for a commit, and not hear that it is none.
                         raise InFailedSqlTransaction("A statement of the transaction failed: it is rolled back.")
