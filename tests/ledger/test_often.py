@@ -1,16 +1,18 @@
 """What an application says often is prepared on its own connection, if it may be."""
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 from uuid import UUID
 
 import pytest
-from django.db import IntegrityError, InterfaceError, OperationalError, connection, transaction
+from django.db import IntegrityError, InterfaceError, OperationalError, ProgrammingError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from django_manta.ledger import Ledger, NewRun, house
-from django_manta.ledger.often import AFTER, label_of
+from django_manta.ledger import Ledger, NewRun, fsck, graph, house, often
+from django_manta.ledger.often import AFTER, AFTER_INSIDE, label_of
 from django_manta.ledger.session import statement
+from django_manta.states import Role, When
 from tests.ledger.given import new_run, sql, state_of
 
 pytestmark = pytest.mark.postgres
@@ -146,12 +148,115 @@ def test_a_connection_that_was_ended_says_so_as_django_does(ledger: Ledger, othe
     prepare(ledger)
 
 
-def test_in_a_transaction_it_is_said_in_full(ledger: Ledger) -> None:
-    """There a statement that the server has forgotten would take the caller's work with it."""
+def wait_for_each_other(ledger: Ledger, count: int) -> list[UUID]:
+    """A chain, enqueued one by one."""
+    ids = [enqueue(ledger)]
+    for _ in range(count - 1):
+        run = new_run()
+        edges = [graph.Edge(run.id, ids[-1], Role.AFTER)]
+        made = graph.enqueue_waiting(ledger, run, When.ALL_SUCCESSFUL, edges, own=True)
+        assert made is not None
+        assert made[1], "it is armed"
+        ids.append(run.id)
+    return ids
+
+
+def assert_waits(ledger: Ledger, ids: list[UUID]) -> None:
+    assert [state_of(ledger, run_id).value for run_id in ids] == ["READY", *["WAITING"] * (len(ids) - 1)]
+    assert fsck.check(ledger) == []
+
+
+WAITING = f"{label_of('enqueue_waiting', statement('postgres', 'enqueue_waiting'))}_here"
+
+
+def test_in_a_transaction_it_is_prepared_after_some_more(ledger: Ledger) -> None:
     with transaction.atomic():
-        for _ in range(AFTER + 3):
+        for _ in range(AFTER_INSIDE):
             enqueue(ledger)
         assert prepared() == []
+        kept = enqueue(ledger)
+        assert prepared() == [f"{ENQUEUE}_here"]
+    assert state_of(ledger, kept).value == "READY"
+
+
+def test_what_waits_is_prepared_in_its_transaction(ledger: Ledger) -> None:
+    with transaction.atomic():
+        ids = wait_for_each_other(ledger, AFTER_INSIDE + 12)
+        assert prepared() == [WAITING]
+    assert_waits(ledger, ids)
+
+
+def test_in_each_transaction_it_is_prepared_anew(ledger: Ledger) -> None:
+    for _ in range(3):
+        with transaction.atomic():
+            ids = wait_for_each_other(ledger, AFTER_INSIDE + 3)
+        assert_waits(ledger, ids)
+        assert prepared() == [WAITING]
+
+
+def test_in_a_long_one_it_is_prepared_again_and_again(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(often, "RENEWED_AFTER", 10)
+    moments = set()
+    with transaction.atomic():
+        for _ in range(4):
+            wait_for_each_other(ledger, 11)
+            moments |= {row[0] for row in sql(ledger, "SELECT prepare_time FROM pg_prepared_statements")}
+    # Of one transaction, so by the clock of its statements.
+    assert len(moments) == 4
+
+
+@pytest.mark.parametrize("forget", ["DISCARD ALL", "DEALLOCATE ALL"])
+def test_who_discards_all_between_transactions_loses_nothing(ledger: Ledger, forget: str) -> None:
+    for _ in range(2):
+        with transaction.atomic():
+            ids = wait_for_each_other(ledger, AFTER_INSIDE + 3)
+        with connection.cursor() as cursor:
+            cursor.execute(forget)
+        with transaction.atomic():
+            more = wait_for_each_other(ledger, 3)
+        assert_waits(ledger, ids)
+        assert_waits(ledger, more)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_what_is_undone_in_a_transaction_is_gone_and_what_follows_is_there(ledger: Ledger, whole: bool) -> None:
+    gone: list[UUID] = []
+    with transaction.atomic() if not whole else nullcontext():
+        with pytest.raises(ZeroDivisionError), transaction.atomic():
+            gone = wait_for_each_other(ledger, AFTER_INSIDE + 3)
+            raise ZeroDivisionError
+        ids = wait_for_each_other(ledger, AFTER_INSIDE + 3) if not whole else []
+    with transaction.atomic():
+        more = wait_for_each_other(ledger, AFTER_INSIDE + 3)
+    assert ledger.fetch(gone) == []
+    assert_waits(ledger, more)
+    if ids:
+        assert_waits(ledger, ids)
+
+
+def test_what_cannot_be_prepared_in_a_transaction_costs_nobody_his_work(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(often, "_prepare", lambda driver, *rest: driver.execute("PREPARE nonsense AS SELEKT"))
+    with transaction.atomic():
+        ids = wait_for_each_other(ledger, AFTER_INSIDE + 12)
+    assert_waits(ledger, ids)
+
+
+def test_a_failure_in_a_transaction_is_told_as_it_was(ledger: Ledger) -> None:
+    """Whoever makes the server forget in the middle of his own transaction: nothing could be repeated there."""
+    with pytest.raises(ProgrammingError, match="does not exist"), transaction.atomic():
+        wait_for_each_other(ledger, AFTER_INSIDE + 3)
+        with connection.cursor() as cursor:
+            cursor.execute("DEALLOCATE ALL")
+        wait_for_each_other(ledger, 2)
+    with transaction.atomic():
+        ids = wait_for_each_other(ledger, AFTER_INSIDE + 3)
+    assert_waits(ledger, ids)
+    assert prepared() == []
+
+
+def test_after_a_discard_a_transaction_says_in_full_what_was_prepared_outside(ledger: Ledger) -> None:
     prepare(ledger)
     discard()
     with transaction.atomic():

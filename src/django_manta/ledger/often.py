@@ -2,17 +2,24 @@
 What an application says often, prepared on its own connection.
 
 Django's cursors prepare nothing: to read and plan a single enqueue anew each time takes a tenth of it, the wait for the
-disk included. Here the statements that an application repeats are prepared in words (PREPARE, EXECUTE), after the third
-that one connection executes. Who opens a connection for each request and enqueues once has nothing of it, and pays
-nothing for it. They go through Django's cursors all the same, whatever a project has made of those.
+disk included, and more than a third of one that waits for others, which is a longer statement. Here the statements
+that an application repeats are prepared in words (PREPARE, EXECUTE). Who opens a connection for each request and
+enqueues once has nothing of it, and pays nothing for it. They go through Django's cursors all the same, whatever a
+project has made of those. Not behind a pooler, where the next statement may reach another server process; nor where a
+project has chosen for itself by ``prepare_threshold``, be it None.
 
-Only outside of transactions: a statement that somebody has made the server forget (DISCARD ALL) fails, and there is
-repeated in full, while in a transaction it would take the caller's work with it. Only what inserts or rings: a plan
-that looks for rows outlives the table that it was made for. Not behind a pooler, where the next statement may reach
-another server process; nor where a project has chosen for itself by ``prepare_threshold``, be it None.
+Outside of transactions, after the third that one connection executes, and for as long as it lives: a statement that
+somebody has made the server forget (DISCARD ALL) fails, and is repeated in full. Only what inserts or rings: a plan
+that looks for rows outlives the table that it was made for.
+
+In a transaction, after the eighth of its own, and only until it ends: a statement that fails would take the caller's
+work with it, but nobody can make the server forget all in the middle of a transaction. It is prepared anew in each, and
+again and again in a long one: a plan that was made beside an empty table is not kept until it has a million rows.
 """
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 from zlib import crc32
@@ -21,13 +28,23 @@ from django.db import Error as DatabaseError
 from django.db import NotSupportedError, ProgrammingError
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-OFTEN = frozenset({"enqueue_plain", "ring"})
+#: Outside of transactions, and inside.
+OUTSIDE = frozenset({"enqueue_plain", "ring"})
+INSIDE = frozenset({"enqueue_plain", "enqueue_waiting"})
+OFTEN = OUTSIDE | INSIDE
 
-#: After so many it is asked whether a connection may prepare.
+#: After so many it is asked whether a connection may prepare: of all that it has said, and of one in a transaction.
 AFTER = 3
+AFTER_INSIDE = 8
+
+#: In one transaction it is prepared anew after so many.
+RENEWED_AFTER = 500
 
 #: The statement is not there any more, or the table is not what it was.
 _FORGOTTEN = {"26000", "0A000"}
+
+#: psycopg's TransactionStatus.INTRANS.
+_IN_TRANSACTION = 2
 
 _PARAMETER = re.compile(r"%\((\w+)\)s")
 
@@ -35,13 +52,16 @@ _PARAMETER = re.compile(r"%\((\w+)\)s")
 class _Known:
     """What is known of one connection."""
 
-    __slots__ = ("count", "may_prepare", "short")
+    __slots__ = ("count", "inside", "may_prepare", "short", "transaction")
 
     def __init__(self) -> None:
         self.count = 0
         self.may_prepare: bool | None = None
         #: What to say instead of what was prepared.
         self.short: dict[str, str] = {}
+        #: What stands for the present transaction, how often each was said in it, and what to say instead.
+        self.transaction: list[Any] | None = None
+        self.inside: dict[str, tuple[int, str | None]] = {}
 
 
 _connections: "WeakKeyDictionary[Any, _Known]" = WeakKeyDictionary()
@@ -50,31 +70,65 @@ _connections: "WeakKeyDictionary[Any, _Known]" = WeakKeyDictionary()
 def shortened(connection: BaseDatabaseWrapper, name: str, text: str) -> str | None:
     """What to say instead of ``text``, if ``connection`` has prepared it, or does so now."""
     driver: Any = connection.connection
-    if driver is None or not connection.get_autocommit() or driver.info.transaction_status:
+    if driver is None:
         return None
     known = _connections.get(driver)
     if known is None:
         known = _connections[driver] = _Known()
     if known.may_prepare is False:
         return None
+    if connection.in_atomic_block:
+        return _shortened_inside(connection, driver, known, name, text) if name in INSIDE else None
+    if name not in OUTSIDE or not connection.get_autocommit() or driver.info.transaction_status:
+        return None
     if (short := known.short.get(name)) is not None:
         return short
     known.count += 1
-    if known.count <= AFTER:
-        return None
-    try:
-        if known.may_prepare is None:
-            known.may_prepare = _may_prepare(connection, driver)
-        if known.may_prepare:
-            known.short[name] = _prepare(driver, name, text)
-    except driver.Error:
-        # Whatever it is, the statement itself will say so, or manage without.
-        known.may_prepare = False
+    if known.count > AFTER and _is_allowed(connection, driver, known):
+        with _if_possible(driver, known):
+            known.short[name] = _prepare(driver, name, text, label_of(name, text))
     return known.short.get(name)
 
 
+def _shortened_inside(connection: BaseDatabaseWrapper, driver: Any, known: _Known, name: str, text: str) -> str | None:
+    # Django makes a new list when a transaction ends, however it does, and when a part of it is undone.
+    if known.transaction is not connection.run_on_commit:
+        known.transaction, known.inside = connection.run_on_commit, {}
+    count, short = known.inside.get(name, (0, None))
+    is_well = driver.info.transaction_status == _IN_TRANSACTION
+    if is_well and count % RENEWED_AFTER == AFTER_INSIDE and _is_allowed(connection, driver, known):
+        label = f"{label_of(name, text)}_here"
+        # A part of its own: whatever goes wrong here, the caller's work stays.
+        with _if_possible(driver, known), driver.transaction():
+            if driver.execute("SELECT FROM pg_prepared_statements WHERE name = %s", [label]).fetchone() is not None:
+                driver.execute(f"DEALLOCATE {label}")
+            short = _prepare(driver, name, text, label)
+        short = short if known.may_prepare else None
+    known.inside[name] = count + 1, short
+    return short
+
+
+def _is_allowed(connection: BaseDatabaseWrapper, driver: Any, known: _Known) -> bool:
+    if known.may_prepare is None:
+        with _if_possible(driver, known):
+            known.may_prepare = _may_prepare(connection, driver)
+    return bool(known.may_prepare)
+
+
+@contextmanager
+def _if_possible(driver: Any, known: _Known) -> Iterator[None]:
+    try:
+        yield
+    except driver.Error:
+        # Whatever it is, the statement itself will say so, or manage without.
+        known.may_prepare = False
+
+
 def is_forgotten(connection: BaseDatabaseWrapper, error: DatabaseError) -> bool:
-    """Whether that was no answer to the statement. It is to be said in full, as all on this connection from now on."""
+    """
+    Whether that was no answer to the statement. It is to be said in full, as all on this connection from now on. In a
+    transaction that is no longer possible.
+    """
     if not isinstance(error, (ProgrammingError, NotSupportedError)):
         return False
     if getattr(error.__cause__, "sqlstate", None) not in _FORGOTTEN:
@@ -82,7 +136,7 @@ def is_forgotten(connection: BaseDatabaseWrapper, error: DatabaseError) -> bool:
     known = _connections.get(connection.connection)
     if known is not None:
         known.may_prepare = False
-    return True
+    return not connection.in_atomic_block
 
 
 def _may_prepare(connection: BaseDatabaseWrapper, driver: Any) -> bool:
@@ -112,9 +166,8 @@ def label_of(name: str, text: str) -> str:
     return f"manta_{name}_{crc32(text.encode()):08x}"
 
 
-def _prepare(driver: Any, name: str, text: str) -> str:
+def _prepare(driver: Any, name: str, text: str, label: str) -> str:
     # Without Django's cursors: nobody who counts statements should find one more.
     words, order = numbered(text)
-    label = label_of(name, text)
     driver.execute(f"PREPARE {label} AS {words}")
     return f"EXECUTE {label} ({', '.join(f'%({each})s' for each in order)})"
