@@ -2,7 +2,7 @@
 How often somebody who waits for runs looks at them.
 
 Nobody tells a waiting caller that its run has ended: that would cost every run something, for the few that are waited
-for. It looks, at first as often as a short run can end, then after an eighth of the time that it has waited already:
+for. It looks, at first as often as a short run can end, then after a sixteenth of the time that it has waited already:
 what it learns late it learns late in proportion, and a thousand callers that wait for long ask for little.
 """
 
@@ -15,7 +15,7 @@ HEAD_START_SECONDS = 0.002
 _NEW = timedelta(seconds=0.5)
 
 #: Between two looks: at least, at most, and which part of the time waited so far.
-_LEAST_SECONDS, _MOST_SECONDS, _SHARE = 0.002, 0.5, 1 / 8
+_LEAST_SECONDS, _MOST_SECONDS, _SHARE = 0.002, 0.5, 1 / 16
 
 
 def pauses(timeout: float | None) -> Iterator[float | None]:
