@@ -87,12 +87,13 @@ class WorkerProcess:
     """``manage.py manta worker`` as a person would start it, in a process group of its own."""
 
     def __init__(
-        self, log: Path, flags: Sequence[str], options: Mapping[str, Any], environment: Mapping[str, str]
+        self, log: Path, flags: Sequence[str], options: Mapping[str, Any], environment: Mapping[str, str], nice: int = 0
     ) -> None:
         self.log = log
+        behind = ["nice", "-n", str(nice)] if nice else []
         with log.open("a") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "django", "manta", "worker", "--processes", str(SLOTS), *flags],
+                [*behind, sys.executable, "-m", "django", "manta", "worker", "--processes", str(SLOTS), *flags],
                 cwd=ROOT,
                 env={**os.environ, **environment, "MANTA_CHAOS_OPTIONS": json.dumps(dict(options))},
                 stdout=output,
@@ -147,14 +148,19 @@ class WorkerProcess:
 
 
 @contextmanager
-def workers(environment: Mapping[str, str] | None = None, **options: Any) -> Iterator[Callable[..., WorkerProcess]]:
-    """Start workers with these OPTIONS; whatever is left of them ends with the block."""
+def workers(
+    environment: Mapping[str, str] | None = None, *, nice: int = 0, **options: Any
+) -> Iterator[Callable[..., WorkerProcess]]:
+    """
+    Start workers with these OPTIONS; whatever is left of them ends with the block. ``nice`` ones let others go first
+    where they share a processor.
+    """
     directory = Path(tempfile.mkdtemp(prefix="workers-", dir=LOGS))
     started: list[WorkerProcess] = []
 
     def start(*flags: str, **more: Any) -> WorkerProcess:
         log = directory / f"worker-{len(started)}.log"
-        worker = WorkerProcess(log, flags, options | more, environment or {})
+        worker = WorkerProcess(log, flags, options | more, environment or {}, nice)
         started.append(worker)
         return worker
 
