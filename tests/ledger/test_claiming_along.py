@@ -139,7 +139,7 @@ def test_behind_a_pooler_a_claim_that_fails_undoes_the_settlement_as_well(
     committed: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There psycopg ends the transaction, and does not hear that the server has rolled it back."""
-    monkeypatch.setattr("django_manta.ledger.often.is_pooled", lambda connection: True)
+    monkeypatch.setattr("django_manta.ledger.preparing.is_pooled", lambda connection: True)
     session = own_session()
     pooled = Ledger(session)
     pooled.register(worker_record())

@@ -69,7 +69,7 @@ def handle(command: BaseCommand, options: dict[str, Any]) -> int:
 def worker_options(options: dict[str, Any]) -> Any:
     """What the flags and the settings mean together; flags win."""
     from django_manta.execution.runners.processes import Recycle
-    from django_manta.worker.loop import WorkerOptions
+    from django_manta.worker.given import WorkerOptions
 
     backend = backend_of(options)
     config = backend.config

@@ -22,11 +22,10 @@ from psycopg.pq import ConnStatus, ExecStatus, Format
 from psycopg.pq.abc import PGresult
 from psycopg.types.numeric import Int8BinaryLoader
 
-from django_manta.ledger.often import numbered
+from django_manta.ledger.preparing import numbered
 
 #: What is claimed is read with its moments as PostgreSQL keeps them: microseconds since the year 2000.
 _CLAIMS = frozenset({"claim", "claim_line", "claim_behind"})
-
 
 #: A statement, its words and its values.
 type Spoken = tuple[str, str, Mapping[str, Any]]

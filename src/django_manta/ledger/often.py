@@ -17,7 +17,6 @@ work with it, but nobody can make the server forget all in the middle of a trans
 again and again in a long one: a plan that was made beside an empty table is not kept until it has a million rows.
 """
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -27,6 +26,8 @@ from zlib import crc32
 from django.db import Error as DatabaseError
 from django.db import NotSupportedError, ProgrammingError
 from django.db.backends.base.base import BaseDatabaseWrapper
+
+from django_manta.ledger.preparing import is_pooled, numbered
 
 #: Outside of transactions, and inside.
 OUTSIDE = frozenset({"enqueue_plain", "ring"})
@@ -45,8 +46,6 @@ _FORGOTTEN = {"26000", "0A000"}
 
 #: psycopg's TransactionStatus.INTRANS.
 _IN_TRANSACTION = 2
-
-_PARAMETER = re.compile(r"%\((\w+)\)s")
 
 
 class _Known:
@@ -147,18 +146,6 @@ def _may_prepare(connection: BaseDatabaseWrapper, driver: Any) -> bool:
 
     # Values that are bound on the server cannot be given to an EXECUTE.
     return issubclass(driver.cursor_factory, ClientCursor) and not is_pooled(driver)
-
-
-def is_pooled(driver: Any) -> bool:
-    """A pooler answers for a server process that is another one, and may be a third in a moment."""
-    row = driver.execute("SELECT pg_backend_pid()").fetchone()
-    return row is not None and row[0] != driver.info.backend_pid
-
-
-def numbered(text: str) -> tuple[str, list[str]]:
-    """A statement with its parameters numbered, and their names in that order."""
-    order = list(dict.fromkeys(_PARAMETER.findall(text)))
-    return _PARAMETER.sub(lambda found: f"${order.index(found[1]) + 1}", text).replace("%%", "%"), order
 
 
 def label_of(name: str, text: str) -> str:

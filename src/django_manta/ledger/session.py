@@ -23,7 +23,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
 
 from django_manta import payload
-from django_manta.ledger import often
+from django_manta.ledger import often, preparing
 from django_manta.moments import to_microseconds
 
 if TYPE_CHECKING:
@@ -277,7 +277,7 @@ class PostgresSession:
         )
         if role := wrapper.settings_dict["OPTIONS"].get("assume_role"):
             connection.execute(psycopg.sql.SQL("SET ROLE {}").format(psycopg.sql.Identifier(role)))
-        if often.is_pooled(connection):
+        if preparing.is_pooled(connection):
             # What is set or prepared here would stay behind on a connection that others get next.
             connection.prepare_threshold = None
             connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED

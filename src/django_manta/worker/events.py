@@ -11,9 +11,43 @@ import sys
 from typing import Any
 from uuid import UUID
 
+from django_manta.ledger import Claimed
+from django_manta.states import CHARGED, ENDS, Outcome, State
+
 LOGGER = "django_manta.events"
 
 _log = logging.getLogger(LOGGER)
+
+_NAMES = {
+    Outcome.RETURNED: "returned",
+    Outcome.CRASHED: "crashed",
+    Outcome.INTERRUPTED: "interrupted",
+}
+
+
+def name_of(outcome: Outcome, state: State) -> str:
+    """What it is called that an attempt ended so, and its run went there."""
+    if state is State.QUARANTINED:
+        return "quarantined"
+    if outcome in CHARGED and state not in ENDS:
+        return "retried"
+    return _NAMES.get(outcome, "settled")
+
+
+def level_of(outcome: Outcome, state: State) -> int:
+    if state in ENDS and state is not State.SUCCESSFUL:
+        return logging.WARNING
+    return logging.WARNING if outcome is Outcome.CRASHED else logging.INFO
+
+
+def facts_of(claim: Claimed, worker: str) -> dict[str, Any]:
+    return {
+        "run": claim.id,
+        "task": claim.task,
+        "queue": claim.queue,
+        "attempt": claim.attempts,
+        "worker": worker,
+    }
 
 
 def are_told(level: int = logging.INFO) -> bool:

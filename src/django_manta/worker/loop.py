@@ -16,7 +16,6 @@ import signal
 import socket
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from django.db import Error as DatabaseError
@@ -28,16 +27,16 @@ from django_manta.conf import RUNNERS
 from django_manta.execution import announce
 from django_manta.execution.admission import backend_of, resolve
 from django_manta.execution.runners.flights import Died, Flight
-from django_manta.execution.runners.processes import Recycle
 from django_manta.ledger import Claimed, Ledger, Settleable, Settlement, WorkerRecord, Written, house, own_session
 from django_manta.ledger.marks import REST_TIMES, Marks
 from django_manta.ledger.session import STATEMENT_TIMEOUT_SECONDS
 from django_manta.ringing import CANCEL, DEBOUNCE_SECONDS, UNKNOWN
-from django_manta.states import CHARGED, ENDS, Outcome, State
+from django_manta.states import Outcome, State
 from django_manta.worker import doorbell, events
 from django_manta.worker.caretaker import Caretaker
-from django_manta.worker.dispatch import CLAIM_LIMIT, Appetite, Tier
-from django_manta.worker.events import tell
+from django_manta.worker.dispatch import CLAIM_LIMIT, Appetite
+from django_manta.worker.events import facts_of, tell
+from django_manta.worker.given import WorkerOptions
 from django_manta.worker.heart import Heart
 from django_manta.worker.hosting import Runner
 from django_manta.worker.local import Processes
@@ -58,25 +57,6 @@ RETRY_SECONDS = 0.25
 #: long after that to settle it, before it leaves the rest to whoever finds its lease lost.
 KILL_SECONDS = 1.5
 LEAVE_SECONDS = 0.3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerOptions:
-    """What a worker is started with."""
-
-    backend: str = "default"
-    queues: tuple[str, ...] = ()
-    exclude_queues: tuple[str, ...] = ()
-    runner: str = "processes"
-    processes: int = 2
-    reserve: tuple[Tier, ...] = ()
-    burst: bool = False
-    max_runs: int | None = None
-    stop_timeout: float = 30.0
-    lease_seconds: float = 30.0
-    async_slots: int = 50
-    recycle: Recycle = field(default_factory=Recycle)
-    name: str = ""
 
 
 class Worker:
@@ -536,7 +516,7 @@ class Worker:
         self.runner.take_on(flights)
         if events.are_told():
             for claim in claims:
-                tell("claimed", **_facts(claim, self.id))
+                tell("claimed", **facts_of(claim, self.id))
         self.runner.dispatch()
         self.settler.expect(len(claims))
 
@@ -575,7 +555,7 @@ class Worker:
 
     def started(self, flight: Flight) -> None:
         if events.are_told():
-            tell("started", **_facts(flight.claim, self.id))
+            tell("started", **facts_of(flight.claim, self.id))
 
     def ended(self, flight: Flight, settlement: Written | None, settled: bool) -> None:
         claim = flight.claim
@@ -637,7 +617,7 @@ class Worker:
         """Executions of a lost worker, which are ours from now on."""
         for flight in flights:
             self._in_flight[flight.claim.token] = flight
-            tell("adopted", level=logging.WARNING, **_facts(flight.claim, self.id))
+            tell("adopted", level=logging.WARNING, **facts_of(flight.claim, self.id))
 
     def _forget(self, token: int) -> None:
         self._in_flight.pop(token, None)
@@ -659,7 +639,7 @@ class Worker:
             self._in_flight.pop(claim.token, None)
             if state is None:
                 unmoved.append(claim)
-                tell("not ours any more", level=logging.WARNING, **_facts(claim, self.id))
+                tell("not ours any more", level=logging.WARNING, **facts_of(claim, self.id))
             else:
                 settled.append(claim.token)
                 if state is State.READY:
@@ -715,14 +695,14 @@ class Worker:
         return moved
 
     def _announce(self, claim: Claimed, settlement: Settleable, state: State) -> None:
-        level = _level(settlement.outcome, state)
+        level = events.level_of(settlement.outcome, state)
         if events.are_told(level):
-            facts = _facts(claim, self.id) | {
+            facts = facts_of(claim, self.id) | {
                 "outcome": settlement.outcome.value,
                 "state": state.value,
                 "seconds": round(settlement.duration, 6),
             }
-            tell(_event(settlement.outcome, state), level=level, **facts)
+            tell(events.name_of(settlement.outcome, state), level=level, **facts)
         try:
             announce.settled(self.backend, claim, settlement, state, self._ledger)
         except DatabaseError as error:
@@ -822,34 +802,3 @@ def _is_all(wanted: Sequence[Appetite], queues: Sequence[str]) -> bool:
     """Whether a claim would leave nothing of these queues that is ready, if it is not filled."""
     plain = [want for want in wanted if want.horizon is None and not want.not_tasks]
     return set(queues) <= {queue for want in plain for queue in want.queues}
-
-
-_EVENTS = {
-    Outcome.RETURNED: "returned",
-    Outcome.CRASHED: "crashed",
-    Outcome.INTERRUPTED: "interrupted",
-}
-
-
-def _event(outcome: Outcome, state: State) -> str:
-    if state is State.QUARANTINED:
-        return "quarantined"
-    if outcome in CHARGED and state not in ENDS:
-        return "retried"
-    return _EVENTS.get(outcome, "settled")
-
-
-def _level(outcome: Outcome, state: State) -> int:
-    if state in ENDS and state is not State.SUCCESSFUL:
-        return logging.WARNING
-    return logging.WARNING if outcome is Outcome.CRASHED else logging.INFO
-
-
-def _facts(claim: Claimed, worker: str) -> dict[str, Any]:
-    return {
-        "run": claim.id,
-        "task": claim.task,
-        "queue": claim.queue,
-        "attempt": claim.attempts,
-        "worker": worker,
-    }
