@@ -10,7 +10,7 @@ from django.db import IntegrityError, InterfaceError, OperationalError, Programm
 from django.test.utils import CaptureQueriesContext
 
 from django_manta.ledger import Ledger, NewRun, fsck, graph, house, often
-from django_manta.ledger.often import AFTER, AFTER_INSIDE, label_of
+from django_manta.ledger.often import AFTER, INSIDE, label_of
 from django_manta.ledger.session import statement
 from django_manta.states import Role, When
 from tests.ledger.given import new_run, sql, state_of
@@ -166,12 +166,14 @@ def assert_waits(ledger: Ledger, ids: list[UUID]) -> None:
     assert fsck.check(ledger) == []
 
 
+#: Of those that wait.
+AFTER_INSIDE = INSIDE["enqueue_waiting"]
 WAITING = f"{label_of('enqueue_waiting', statement('postgres', 'enqueue_waiting'))}_here"
 
 
 def test_in_a_transaction_it_is_prepared_after_some_more(ledger: Ledger) -> None:
     with transaction.atomic():
-        for _ in range(AFTER_INSIDE):
+        for _ in range(INSIDE["enqueue_plain"]):
             enqueue(ledger)
         assert prepared() == []
         kept = enqueue(ledger)
@@ -237,7 +239,7 @@ def test_what_is_undone_in_a_transaction_is_gone_and_what_follows_is_there(ledge
 def test_what_cannot_be_prepared_in_a_transaction_costs_nobody_his_work(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(often, "_prepare", lambda driver, *rest: driver.execute("PREPARE nonsense AS SELEKT"))
+    monkeypatch.setattr(often, "_words", lambda label, text: (f"PREPARE {label} AS SELEKT", "EXECUTE nonsense"))
     with transaction.atomic():
         ids = wait_for_each_other(ledger, AFTER_INSIDE + 12)
     assert_waits(ledger, ids)

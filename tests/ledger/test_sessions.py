@@ -1,6 +1,8 @@
 """The two ways to reach the database, beyond the statements that both run."""
 
+import os
 import signal
+import socket
 import threading
 from collections.abc import Iterator
 
@@ -264,6 +266,30 @@ def test_what_weighs_much_is_sent_one_by_one(own: Ledger) -> None:
     with own.session.opened_by(settle, ("states", {"ids": [claim.id.hex]})) as (_, states):
         assert states == [(claim.id, "SUCCESSFUL")]
     assert own.fetch([claim.id])[0].result == result
+
+
+@pytest.mark.postgres
+def test_what_the_socket_does_not_take_at_once_is_sent_all_the_same(own: Ledger) -> None:
+    """As on a slow way to another host. Nobody would ever answer to a half of it."""
+    claim = _claimed(own)
+    assert isinstance(own.session, PostgresSession)
+    with socket.socket(fileno=os.dup(own.session.connection.fileno())) as link:
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+    result = '"' + "x" * 14_000 + '"'
+    rows = settlement_rows([settlement(claim, result=result)])
+    settle = ("settle", {"settlements": rows, "worker": "worker", "recovering": False})
+    with own.session.opened_by(settle, ("states", {"ids": [claim.id.hex]})) as (_, states):
+        assert states == [(claim.id, "SUCCESSFUL")]
+    assert own.fetch([claim.id])[0].result == result
+
+
+@pytest.mark.postgres
+def test_an_old_libpq_is_asked_one_by_one(own: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("django_manta.ledger.direct._HAS_PIPELINE", False)
+    claim = _claimed(own)
+    settle = ("settle", {"settlements": settlement_rows([settlement(claim)]), "worker": "worker", "recovering": False})
+    with own.session.opened_by(settle, ("states", {"ids": [claim.id.hex]})) as (_, states):
+        assert states == [(claim.id, "SUCCESSFUL")]
 
 
 @pytest.mark.postgres

@@ -108,30 +108,65 @@ def test_the_next_batch_is_there_when_the_first_is_done(ledger: Ledger, desk: De
     assert len(desk.collected()) == WORTHWHILE
 
 
-def test_if_both_could_not_be_settled_both_wait_again_in_their_order(
+class Refusing:
+    """Stands where the scribe gets its connection: does what it is told, the first time only when it may."""
+
+    def __init__(self, *answers: BaseException | None) -> None:
+        self.go = threading.Event()
+        self._answers = list(answers)
+
+    def __call__(self, database: str) -> Any:
+        assert self.go.wait(20)
+        if (answer := self._answers.pop(0)) is not None:
+            raise answer
+        return own_session(database)
+
+
+TOO_MANY = OperationalError("too many connections for role")
+
+
+def test_if_the_first_could_not_be_settled_both_are_left_to_the_loop_and_half_of_the_first_goes_first(
     ledger: Ledger, desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gate = threading.Event()
-
-    def refuse(database: str) -> Any:
-        gate.wait(20)
-        raise OperationalError("too many connections for role")
-
-    monkeypatch.setattr(scribe, "own_session", refuse)
+    """The database may be there for the loop, and the scribe would try for seconds."""
+    refusing = Refusing(TOO_MANY)
+    monkeypatch.setattr(scribe, "own_session", refusing)
     first, second = claimed(ledger, MANY), claimed(ledger, WORTHWHILE)
     for batch in (first, second):
         desk.add(*batch)
         desk.settler.flush(ledger, 0.0)
-    gate.set()
+    refusing.go.set()
     while desk.settler._under_way:
         assert desk.collected() == {}
     assert len(desk.settler) == MANY + WORTHWHILE
     monkeypatch.undo()
-    settled = []
+    # The last one that came back was the second: half of that.
+    settled = [claim.token for claim, _, _ in desk.settler.flush(ledger, 0.0)]
+    assert len(settled) == WORTHWHILE // 2
     while len(settled) < MANY + WORTHWHILE:
         moved = desk.settler.flush(ledger, 0.0) or desk.settler.collect(0.0)
         settled += [claim.token for claim, _, state in moved if state is State.SUCCESSFUL]
     assert sorted(settled) == sorted(claim.token for claim in (*first, *second))
+
+
+def test_if_the_second_ends_the_worker_what_was_settled_before_is_told_first(
+    ledger: Ledger, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = claimed(ledger, MANY), claimed(ledger, WORTHWHILE)
+    thread = desk.settler._scribe
+    assert thread is not None
+    desk.add(*first)
+    desk.settler.flush(ledger, 0.0)
+    assert desk.done.wait(20)
+    monkeypatch.setattr(Scribe, "_ledger", lambda self: 1 / 0)
+    desk.done.clear()
+    desk.add(*second)
+    desk.settler.flush(ledger, 0.0)
+    assert desk.done.wait(20)
+    assert len(desk.settler.collect(0.0)) == MANY
+    with pytest.raises(ZeroDivisionError):
+        desk.settler.collect(0.0)
+    assert len(desk.settler) == WORTHWHILE
 
 
 def test_a_few_that_weigh_much_are_not_left_to_the_loop_while_the_scribe_is_at_work(ledger: Ledger, desk: Desk) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import psycopg
 from psycopg.adapt import AdaptersMap, Transformer
 from psycopg.errors import DataError, InFailedSqlTransaction, error_from_result
-from psycopg.pq import ConnStatus, ExecStatus, Format
+from psycopg.pq import ConnStatus, ExecStatus, Format, version
 from psycopg.pq.abc import PGresult
 from psycopg.types.numeric import Int8BinaryLoader
 
@@ -30,8 +30,11 @@ _CLAIMS = frozenset({"claim", "claim_line", "claim_behind"})
 #: A statement, its words and its values.
 type Spoken = tuple[str, str, Mapping[str, Any]]
 
-#: What is sent at once is no more than this, so that nobody waits for room in a socket.
-_LIGHT_BYTES = 64 * 1024
+#: What is sent at once is no more than this: what takes long to send gains nothing by it.
+_LIGHT_BYTES = 16 * 1024
+
+#: Since libpq 14.
+_HAS_PIPELINE = version() >= 140_000
 
 
 class Direct:
@@ -45,8 +48,9 @@ class Direct:
         #: The order in which a statement takes its values.
         self._orders: dict[str, tuple[bytes, list[str]]] = {}
         self._attempts = 0
-        self._arrival = select.poll()
+        self._arrival, self._room = select.poll(), select.poll()
         self._arrival.register(self._link.socket, select.POLLIN)
+        self._room.register(self._link.socket, select.POLLIN | select.POLLOUT)
         #: What is done in the present transaction can be lost with the server: somebody would do it again.
         self.is_repeatable = False
 
@@ -94,7 +98,8 @@ class Direct:
 
     def _begin(self, first: Sequence[Spoken]) -> list[list[tuple[Any, ...]]]:
         bound = [self._bound(*each) for each in first]
-        if not bound or sum(len(value or b"") for _, values in bound for value in values) > _LIGHT_BYTES:
+        weight = sum(len(value or b"") for _, values in bound for value in values)
+        if not bound or not _HAS_PIPELINE or weight > _LIGHT_BYTES:
             self._say(b"BEGIN")
             return [self.rows(*each) for each in first]
         begin, _ = self._bound("begin", "BEGIN", {})
@@ -113,6 +118,7 @@ class Direct:
             for label, values in bound:
                 link.send_query_prepared(label, values, result_format=Format.BINARY)
             link.pipeline_sync()
+            self._send_all()
             results: list[PGresult] = []
             while (result := self._next_result()) is None or result.status != ExecStatus.PIPELINE_SYNC:
                 # None stands between two answers.
@@ -122,6 +128,13 @@ class Direct:
             # Refused where the connection is gone in the middle of it; then nobody uses it any more.
             with suppress(psycopg.Error):
                 link.exit_pipeline_mode()
+
+    def _send_all(self) -> None:
+        """What the socket did not take at once; psycopg has libpq wait for nobody."""
+        link = self._link
+        while link.flush():
+            self._room.poll()
+            link.consume_input()
 
     def _next_result(self) -> PGresult | None:
         """As libpq gives it. Waits here, where other threads can go on meanwhile; libpq would keep them from it."""

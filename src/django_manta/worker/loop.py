@@ -50,6 +50,10 @@ logger = logging.getLogger("django_manta")
 #: An idle worker looks at the database this often, in one cheap statement.
 LOOK_SECONDS = 1.0
 
+#: While there is more to do than it can hold, a look that only the bell has asked for is put off no longer than this:
+#: in the first moments of a backlog it would take longer than a claim.
+PUT_OFF_SECONDS = 0.1
+
 #: While the database is away it is tried this often.
 RETRY_SECONDS = 0.25
 
@@ -305,12 +309,7 @@ class Worker:
         if must_settle:
             # After the claim: meanwhile the executors have something to do.
             self._settle(now)
-        is_due = self._due_at is not None and now >= self._due_at
-        if now >= self._look_at and not is_due and self._more and now < self._look_by:
-            # There is enough to do, and the bell, not the time, has asked for this look: a moment later is soon enough.
-            self._look_at = min(self._look_by, now + DEBOUNCE_SECONDS)
-        elif now >= self._look_at or is_due:
-            self._look(now)
+        self._look_if_due(now)
 
     def _may_idle(self) -> bool:
         """Nothing runs that could give the waiting outcomes company."""
@@ -361,7 +360,8 @@ class Worker:
         if self._look_again_at is not None and now >= self._look_again_at:
             self._look_again_at = None
             self._hungry = True
-            self._look_at = min(self._look_at, now)
+            self._look_soon(now, at_once=self._look_again_at_once)
+            self._look_again_at_once = False
         if now < self._ask_bell_at:
             return
         try:
@@ -377,16 +377,30 @@ class Worker:
         self._hear_of([word for word in rung if word not in (CANCEL, UNKNOWN)])
         self._hungry = self._more = True
         self._look_again_at = now + DEBOUNCE_SECONDS
-        # A queue's name may stand for a run that is due later, and a cancel for one of ours: look.
-        self._look_at = now
-        if CANCEL in rung:
-            self._look_by = now
+        # A queue's name may stand for a run that is due later, a cancel for one of ours, and no name for either: look.
+        at_once = CANCEL in rung or UNKNOWN in rung
+        self._look_again_at_once = self._look_again_at_once or at_once
+        self._look_soon(now, at_once=at_once)
 
     # -- looking ---------------------------------------------------------------------------------
 
-    #: Until then at the latest a look that only the bell has asked for may be put off.
+    #: Until then at the latest a look may be put off.
     _look_by = 0.0
+    #: What was rung since the last ring, and left out for that, may be a cancel.
+    _look_again_at_once = False
     _ask_names_at = 0.0
+
+    def _look_soon(self, now: float, *, at_once: bool) -> None:
+        self._look_at = min(self._look_at, now)
+        self._look_by = min(self._look_by, now if at_once else now + PUT_OFF_SECONDS)
+
+    def _look_if_due(self, now: float) -> None:
+        is_due = self._due_at is not None and now >= self._due_at
+        if now >= self._look_at and not is_due and self._more and now < self._look_by:
+            # There is enough to do, and the bell, not the time, has asked for this look: a moment later is soon enough.
+            self._look_at = min(self._look_by, now + DEBOUNCE_SECONDS)
+        elif now >= self._look_at or is_due:
+            self._look(now)
 
     def _look(self, now: float) -> None:
         """One statement tells all that may have changed: what is due, ready, to be cancelled, who is gone."""
@@ -793,7 +807,7 @@ class Worker:
             return False
         if seen.ready or (seen.next_due is not None and seen.next_due <= 0):
             self._hungry = True
-            self._look_at = 0.0
+            self._look_at = self._look_by = 0.0
             return False
         return True
 

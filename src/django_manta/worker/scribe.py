@@ -93,7 +93,22 @@ class Scribe(threading.Thread):
             self._hang_up()
             answer = error
         self._answers.put(answer)
+        if isinstance(answer, BaseException):
+            self._refuse_the_rest(answer)
         self._on_done()
+
+    def _refuse_the_rest(self, error: BaseException) -> None:
+        """What is here already goes back to the loop as well: it may find the database sooner than we do."""
+        kept = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                order = self._orders.get_nowait()
+                if order is not None and order[0]:
+                    self._answers.put(error)
+                else:
+                    kept.append(order)
+        for order in kept:
+            self._orders.put(order)
 
     _session: PostgresSession | DjangoSession | None = None
 

@@ -64,6 +64,8 @@ class Settler:
         #: The last batch failed there. The next one is settled by the loop, which finds out whether it is the database
         #: that is away, or only the scribe who has no connection.
         self._by_hand = False
+        #: What the loop is to hear of the scribe when it next asks.
+        self._trouble: BaseException | None = None
         self._is_closed = False
         #: How many the next batch may have: half of what could not be settled.
         self._limit = BATCH
@@ -201,6 +203,9 @@ class Settler:
 
     def collect(self, now: float) -> list[tuple[Claimed, Settleable, State | None]]:
         """What the scribe has settled since, as of flush(). If it could not, all of it is waiting again."""
+        if self._trouble is not None:
+            trouble, self._trouble = self._trouble, None
+            raise trouble
         moved: list[tuple[Claimed, Settleable, State | None]] = []
         while self._scribe is not None and self._under_way:
             try:
@@ -210,12 +215,17 @@ class Settler:
                 self._waiting = {one.claim.token: one for one in batch} | self._waiting
                 self._by_hand, self._limit = True, max(1, len(batch) // 2)
                 if not isinstance(error, DatabaseError):
-                    raise
+                    if not moved:
+                        raise
+                    # The next time: what was settled before it is still to be told.
+                    self._trouble = error
+                    break
                 logger.warning("The scribe could not settle %s runs: %s", len(batch), str(error).strip())
                 continue
             if settled is None:
                 break
-            self._limit = BATCH
+            if not self._by_hand:
+                self._limit = BATCH
             moved += self._conclude(self._under_way.popleft(), settled, now)
         return moved
 
