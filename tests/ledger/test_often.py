@@ -239,7 +239,7 @@ def test_what_is_undone_in_a_transaction_is_gone_and_what_follows_is_there(ledge
 def test_what_cannot_be_prepared_in_a_transaction_costs_nobody_his_work(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(often, "_words", lambda label, text: (f"PREPARE {label} AS SELEKT", "EXECUTE nonsense"))
+    monkeypatch.setattr(often, "_words", lambda label, text: (f"PREPARE {label} AS TABLE nowhere", "EXECUTE nonsense"))
     with transaction.atomic():
         ids = wait_for_each_other(ledger, AFTER_INSIDE + 12)
     assert_waits(ledger, ids)

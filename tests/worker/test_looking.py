@@ -79,7 +79,7 @@ def test_it_looks_once_a_second_whether_it_has_much_to_do_or_not(worker: Watched
 def test_a_ring_is_a_reason_to_look_at_once_unless_there_is_enough_to_do(worker: Watched, busy: bool) -> None:
     looks = worker.live(until=0.5, rings={0.1: "default"}, busy=busy)
     # And once more when the debounce window is over.
-    assert looks == ([0.1, 0.1 + DEBOUNCE_SECONDS] if not busy else [0.1 + PUT_OFF_SECONDS])
+    assert looks == ([0.1, round(0.1 + DEBOUNCE_SECONDS, 3)] if not busy else [round(0.1 + PUT_OFF_SECONDS, 3)])
 
 
 def test_who_is_rung_for_all_the_time_still_looks(worker: Watched) -> None:
@@ -90,7 +90,7 @@ def test_who_is_rung_for_all_the_time_still_looks(worker: Watched) -> None:
 @pytest.mark.parametrize("word", [CANCEL, UNKNOWN])
 def test_a_cancel_does_not_wait_nor_one_that_was_left_out_because_another_was_rung(worker: Watched, word: str) -> None:
     """On SQLite nobody says which it is."""
-    assert worker.live(until=0.5, rings={0.1: word}) == [0.1, 0.1 + DEBOUNCE_SECONDS]
+    assert worker.live(until=0.5, rings={0.1: word}) == [0.1, round(0.1 + DEBOUNCE_SECONDS, 3)]
 
 
 def test_what_is_due_does_not_wait(worker: Watched) -> None:
