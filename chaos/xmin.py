@@ -41,6 +41,10 @@ READER_SECONDS, READER_LOOKS = 15.0, 15
 #: So many are kept ready, and enqueued at a time: what workers claim in a few seconds, and what is one insert.
 BACKLOG, FEED = 40_000, 2_000
 
+#: And so many more for each second: whoever enqueues beside readers, workers and their database, on two processors,
+#: falls short of them.
+SHORT = 1_000
+
 #: A third of the weight of others, to whoever shares the processors out.
 NICE = 5
 
@@ -99,24 +103,25 @@ def storm(weather: world.Weather, report: world.Report) -> None:
 def _drain(seconds: float, holding: Callable[[], Any]) -> tuple[Rates, int]:
     """Keep the workers busy for so long. How fast they were, and how many runs it took."""
     window = min(WINDOW_SECONDS, seconds / 2)
+    backlog = BACKLOG + int(SHORT * seconds)
     fed = 0
-    before = _claims()
+    claims = _Claims()
 
     def feed(until: float) -> int:
         """Keep runs ready until then. The fewest that were, of those that were there before each insert."""
         nonlocal fed
-        fewest = BACKLOG
+        fewest = backlog
         while time.monotonic() < until:
-            if fed - (_claims() - before) < BACKLOG:
+            if fed - claims.kept() < backlog:
                 tasks.nap.map([0.0] * FEED)
-                fewest = min(fewest, fed - (_claims() - before))
+                fewest = min(fewest, fed - claims.kept())
                 fed += FEED
             else:
                 time.sleep(world.LOOK_SECONDS)
         return fewest
 
     with _paused():
-        while fed < BACKLOG:
+        while fed < backlog:
             tasks.nap.map([0.0] * FEED)
             fed += FEED
     feed(time.monotonic() + WARM_SECONDS)
@@ -125,8 +130,8 @@ def _drain(seconds: float, holding: Callable[[], Any]) -> tuple[Rates, int]:
         fewest = feed(time.monotonic() + seconds)
         ended = _now()
     # So that nobody counts while the next one is measured.
-    world.wait_for(lambda: _claims() - before >= fed, 300, "everything is claimed")
-    world.drained(300)
+    world.wait_for(lambda: claims.all() >= fed, 600, "everything is claimed")
+    world.drained(600)
     length = timedelta(seconds=window)
     return Rates(_ended(began, began + length) / window, _ended(ended - length, ended) / window, fewest), fed
 
@@ -142,10 +147,35 @@ def _paused() -> Iterator[None]:
         ledger.resume(DEFAULT_TASK_QUEUE_NAME)
 
 
-def _claims() -> int:
-    """How many there ever were. To count what is ready would be what the storm makes slow."""
-    # Before the first one it says 1 as well.
-    return world.number("SELECT last_value - (NOT is_called)::integer FROM manta_attempt_token_seq")
+class _Claims:
+    """How many there were since. To count what is ready would be what the storm makes slow."""
+
+    #: So many claims later one has ended, or was given back: no worker holds half as many.
+    SETTLED = 20_000
+
+    def __init__(self) -> None:
+        self._before = self._looked_through = self._last()
+        self._given_back = 0
+
+    def all(self) -> int:
+        return self._last() - self._before
+
+    def kept(self) -> int:
+        """Those without what was given back and is ready once more, but for what was given back in the last moments."""
+        last = self._last()
+        if (until := last - self.SETTLED) > self._looked_through:
+            self._given_back += world.number(
+                "SELECT count(*) FROM manta_attempt WHERE token > %s AND token <= %s AND outcome = 'RETURNED'",
+                self._looked_through,
+                until,
+            )
+            self._looked_through = until
+        return last - self._before - self._given_back
+
+    @staticmethod
+    def _last() -> int:
+        # Before the first one it says 1 as well.
+        return world.number("SELECT last_value - (NOT is_called)::integer FROM manta_attempt_token_seq")
 
 
 def _now() -> datetime:
