@@ -5,6 +5,7 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
@@ -236,7 +237,7 @@ def test_the_first_statements_of_a_transaction_are_answered_in_their_order(ledge
 @pytest.mark.postgres
 def test_each_sees_what_those_before_it_have_done(own: Ledger) -> None:
     claim = _claimed(own)
-    settle = ("settle", {"settlements": settlement_rows([settlement(claim)]), "worker": "worker", "recovering": False})
+    settle = _settling(claim)
     with own.session.opened_by(settle, ("states", {"ids": [claim.id.hex]})) as (moved, states):
         assert len(moved) == 1
         assert states == [(claim.id, "SUCCESSFUL")]
@@ -247,7 +248,7 @@ def test_each_sees_what_those_before_it_have_done(own: Ledger) -> None:
 @pytest.mark.parametrize("bad_one", [0, 1])
 def test_if_one_of_them_fails_nothing_was_done_and_the_connection_is_as_it_was(own: Ledger, bad_one: int) -> None:
     claim = _claimed(own)
-    good = ("settle", {"settlements": settlement_rows([settlement(claim)]), "worker": "worker", "recovering": False})
+    good = _settling(claim)
     requests = [good, good]
     requests[bad_one] = ("settle", {"settlements": "no json", "worker": "worker", "recovering": False})
     with pytest.raises(DataError, match="json"), own.session.opened_by(*requests):
@@ -261,8 +262,7 @@ def test_if_one_of_them_fails_nothing_was_done_and_the_connection_is_as_it_was(o
 def test_what_weighs_much_is_sent_one_by_one(own: Ledger) -> None:
     claim = _claimed(own)
     result = '"' + "x" * 2**20 + '"'
-    rows = settlement_rows([settlement(claim, result=result)])
-    settle = ("settle", {"settlements": rows, "worker": "worker", "recovering": False})
+    settle = _settling(claim, result=result)
     with own.session.opened_by(settle, ("states", {"ids": [claim.id.hex]})) as (_, states):
         assert states == [(claim.id, "SUCCESSFUL")]
     assert own.fetch([claim.id])[0].result == result
@@ -276,8 +276,7 @@ def test_what_the_socket_does_not_take_at_once_is_sent_all_the_same(own: Ledger)
     with socket.socket(fileno=os.dup(own.session.connection.fileno())) as link:
         link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
     result = '"' + "x" * 14_000 + '"'
-    rows = settlement_rows([settlement(claim, result=result)])
-    settle = ("settle", {"settlements": rows, "worker": "worker", "recovering": False})
+    settle = _settling(claim, result=result)
     with own.session.opened_by(settle, ("states", {"ids": [claim.id.hex]})) as (_, states):
         assert states == [(claim.id, "SUCCESSFUL")]
     assert own.fetch([claim.id])[0].result == result
@@ -287,7 +286,7 @@ def test_what_the_socket_does_not_take_at_once_is_sent_all_the_same(own: Ledger)
 def test_an_old_libpq_is_asked_one_by_one(own: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("django_manta.ledger.direct._HAS_PIPELINE", False)
     claim = _claimed(own)
-    settle = ("settle", {"settlements": settlement_rows([settlement(claim)]), "worker": "worker", "recovering": False})
+    settle = _settling(claim)
     with own.session.opened_by(settle, ("states", {"ids": [claim.id.hex]})) as (_, states):
         assert states == [(claim.id, "SUCCESSFUL")]
 
@@ -296,7 +295,7 @@ def test_an_old_libpq_is_asked_one_by_one(own: Ledger, monkeypatch: pytest.Monke
 def test_a_connection_that_ends_in_the_middle_of_them_says_so(own: Ledger, other_ledger: Ledger) -> None:
     claim = _claimed(own)
     [[pid]] = sql(own, "SELECT pg_backend_pid()")
-    settle = ("settle", {"settlements": settlement_rows([settlement(claim)]), "worker": "worker", "recovering": False})
+    settle = _settling(claim)
     with other_ledger.session.transaction():
         sql(other_ledger, "LOCK TABLE manta_attempt IN ACCESS EXCLUSIVE MODE")
         ending = threading.Timer(0.3, lambda: _end(pid))
@@ -312,7 +311,7 @@ def test_a_connection_that_ends_in_the_middle_of_them_says_so(own: Ledger, other
 @pytest.mark.postgres
 def test_other_threads_go_on_while_their_answers_are_waited_for(own: Ledger, other_ledger: Ledger) -> None:
     claim = _claimed(own)
-    settle = ("settle", {"settlements": settlement_rows([settlement(claim)]), "worker": "worker", "recovering": False})
+    settle = _settling(claim)
     holding = other_ledger.session.transaction()
     holding.__enter__()
     sql(other_ledger, "LOCK TABLE manta_attempt IN ACCESS EXCLUSIVE MODE")
@@ -329,6 +328,11 @@ def _claimed(ledger: Ledger) -> Claimed:
     ledger.register(worker_record())
     [claim] = claimed(ledger)
     return claim
+
+
+def _settling(claim: Claimed, **changes: Any) -> tuple[str, dict[str, Any]]:
+    rows = settlement_rows([settlement(claim, **changes)])
+    return "settle", {"settlements": rows, "worker": "worker", "recovering": False}
 
 
 def _end(pid: int) -> None:
