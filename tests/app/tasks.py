@@ -462,6 +462,14 @@ def fork_and_exit(seconds: float) -> None:
 
 
 @task
+def fork_and_return(number: int) -> int:
+    """Both processes return from it."""
+    if os.fork() == 0:
+        connections.close_all()
+    return number
+
+
+@task
 def fork_a_beater() -> None:
     connections.close_all()
     if os.fork() == 0:

@@ -46,7 +46,7 @@ class Children:
     def _child(self, pid: int, slots: int, lane: int = 0) -> Child:
         ours, theirs = socket.socketpair()
         theirs.close()
-        return Child(pid, ours, os.open(os.devnull, os.O_RDWR), slots, lane, ready=True)
+        return Child(pid, ours, os.open(os.devnull, os.O_RDWR), None, slots, lane, ready=True)
 
     def close(self) -> None:
         for child in self.children.values():

@@ -22,6 +22,19 @@ def test_a_process_that_a_task_forked_does_not_hide_the_death_of_its_own(start_w
     ended(after, limit=10, worker=worker)
 
 
+def test_a_process_that_a_task_forked_and_that_returns_from_it_tells_nothing_in_its_name(start_worker: Start) -> None:
+    known = tasks.add.starmap([(n, 1) for n in range(50)])
+    forked = tasks.fork_and_return.starmap([(n,) for n in range(10)])
+    others = tasks.add.starmap([(n, 1) for n in range(200)])
+    worker = start_worker("--processes", "1", "--burst")
+    assert worker.wait(60) == 0, worker.tell()
+    ended(*known, *forked, *others)
+    assert {(run.state, *outcomes(run)) for run in (*known, *others)} == {(State.SUCCESSFUL, "SUCCESSFUL")}
+    assert [run.return_value for run in forked] == list(range(10))
+    assert "does not make sense" not in worker.tell()
+    assert fsck.check(Ledger()) == []
+
+
 def test_what_a_task_forked_does_not_outlive_its_process(start_worker: Start) -> None:
     result = tasks.fork_a_beater.enqueue()
     worker = start_worker("--processes", "1").ready()

@@ -265,6 +265,9 @@ class OnRay(Elsewhere):
             if not self.queued[task]:
                 del self.queued[task]
 
+    def rest(self, patience: float) -> float:
+        return patience
+
     def tend(self, now: float) -> float | None:
         times = [self.envoy.tend(now)]
         if self.envoy.is_up and (not self._introduced or self._worker != self.host.id):

@@ -117,6 +117,10 @@ class Runner(Protocol):
         """What has waited here for too long, and is to be given back: others may have room for it."""
         ...
 
+    def rest(self, patience: float) -> float:
+        """The loop is going to wait for so long, and then to tend it. How long it may wait."""
+        ...
+
     def tend(self, now: float) -> float | None:
         """Do what is due. When to come again."""
         ...

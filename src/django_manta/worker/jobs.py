@@ -170,6 +170,9 @@ class RayJobs(Elsewhere):
         made = any(key in environment for key in ("pip", "uv", "conda", "image_uri"))
         return given or ("python" if made else sys.executable)
 
+    def rest(self, patience: float) -> float:
+        return patience
+
     def tend(self, now: float) -> float | None:
         if self._worker != self.host.id:
             self._begin_anew()

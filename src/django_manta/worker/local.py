@@ -59,6 +59,7 @@ class Processes:
         return self._empty_backlog()
 
     def interrupt(self, kill_at: float) -> None:
+        self.pool.hear()
         for child in self.pool.children.values():
             for flight in list(child.under_way):
                 if flight.started_at is not None:
@@ -114,11 +115,17 @@ class Processes:
     def overdue(self, now: float) -> list[Flight]:
         return self.dispatcher.overdue(now)
 
+    def rest(self, patience: float) -> float:
+        return self.pool.rest(patience)
+
     def tend(self, now: float) -> float | None:
+        self.pool.hear()
         times = [self.pool.tend(now), self.dispatcher.tend(now)]
         return min((time for time in times if time is not None), default=None)
 
     def cancel(self, flight: Flight) -> list[Flight]:
+        # It may have begun since.
+        self.pool.hear()
         for child in self.pool.children.values():
             if flight.claim.token in child.held:
                 if flight.started_at is not None:

@@ -255,7 +255,7 @@ class Worker:
     # -- the loop --------------------------------------------------------------------------------
 
     def _step(self) -> None:
-        for key, _ in self._arrived(self._patience()):
+        for key, _ in self._arrived(self.runner.rest(self._patience())):
             key.data()
         if self._lost:
             self._begin_again()

@@ -33,7 +33,8 @@ from django_manta.execution.runners import kept, wire
 from django_manta.execution.runners.concurrent import Concurrent
 from django_manta.execution.runners.forkserver import die_with
 from django_manta.execution.runners.kept import Kept
-from django_manta.execution.runners.wire import Inbox, Kind, frame
+from django_manta.execution.runners.slate import ASLEEP, NAPPING, Slate
+from django_manta.execution.runners.wire import Inbox, Kind
 from django_manta.ledger import Claimed
 from django_manta.states import Outcome
 
@@ -42,6 +43,15 @@ READ_BYTES = 256 * 1024
 
 #: So long after the worker has gone, or cannot be spoken to any more, the process ends whatever happens.
 LEAVE_SECONDS = 2.0
+
+#: How long to wait before one looks again whether the worker has read what there was no room behind.
+ROOM_MILLISECONDS = 1
+
+#: Who has fewer orders than this looks for more by itself before each of them.
+FEW_ORDERS = 32
+
+#: A worker need not be woken for this.
+NEVER = ASLEEP + 1
 
 #: Descriptors from here on are not met by accident.
 FAR_AWAY = 512
@@ -54,20 +64,23 @@ LINGER_SECONDS = 0.002
 def serve(request: dict[str, Any], descriptors: list[int]) -> int:
     """The life of a child. Its exit code."""
     worker = socket.socket(fileno=descriptors[0])
-    # A process that a task forks must not hold our end of the channel, nor speak on it, nor outlive us.
-    os.register_at_fork(after_in_child=lambda: _disown(worker))
+    slate = None if request.get("slots") else Slate(descriptors[2])
+    # A process that a task forks must not hold our end of the channel, nor tell anything in our name, nor outlive us.
+    os.register_at_fork(after_in_child=lambda: _disown(worker, slate))
     recorder = Recorder(descriptors[1])
     recorder.install()
     _limit_memory(request.get("memory_limit"))
     hush_django()
     tending.start_anew()
-    if request.get("slots"):
+    if slate is None:
         return Concurrent(worker, recorder, request["slots"]).serve()
-    return Child(worker, recorder).serve()
+    return Child(worker, recorder, slate).serve()
 
 
-def _disown(worker: socket.socket) -> None:
+def _disown(worker: socket.socket, slate: Slate | None) -> None:
     worker.close()
+    if slate is not None:
+        slate.close()
     die_with(os.getppid())
 
 
@@ -102,14 +115,17 @@ def _far_away(channel: socket.socket) -> socket.socket:
 class Child:
     """Executes orders one at a time, in the main thread."""
 
-    def __init__(self, worker: socket.socket, recorder: Recorder) -> None:
+    def __init__(self, worker: socket.socket, recorder: Recorder, slate: Slate) -> None:
         self.worker = worker
         self.recorder = recorder
+        self._slate = slate
         self.executor = f"{socket.gethostname()}:{os.getpid()}"
         self._orders: deque[Claimed] = deque()
-        self._changed = threading.Condition()
-        #: Both threads send, and a frame must not end up inside another.
-        self._sending = threading.Lock()
+        #: Held by whoever changes what there is to do. Taken itself, it takes half as long as by way of its condition.
+        self._doing = threading.RLock()
+        self._changed = threading.Condition(self._doing)
+        #: Both threads tell, and a frame must not end up inside another.
+        self._telling = threading.Lock()
         self._stopping = False
         self._current: int | None = None
         #: The token to interrupt, what that counts as, and why.
@@ -131,15 +147,18 @@ class Child:
         told_by = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
         self._handlers = {int(number): getsignal(number) for number in told_by}
         threading.Thread(target=self._read, name="manta-reader", daemon=True).start()
-        self._send(frame(Kind.HELLO, os.getpid()))
+        self._tell(Kind.HELLO, os.getpid())
         ended: tuple[Any, ...] = ()
         while (claim := self._next(wait=not ended)) is not None or ended:
             if claim is None:
-                self._send(frame(Kind.ENDED, ended))
+                self._tell(Kind.ENDED, ended)
                 ended = ()
                 continue
             self._put_right()
-            self._send(frame(Kind.NEXT, (ended, claim.token)) if ended else frame(Kind.STARTED, claim.token))
+            if ended:
+                self._tell(Kind.NEXT, (ended, claim.token), ASLEEP)
+            else:
+                self._tell(Kind.STARTED, claim.token, NEVER)
             if not self._busy.is_set():
                 # Not sooner: the thread that this wakes would be given the processor while we send.
                 self._busy.set()
@@ -156,13 +175,15 @@ class Child:
 
     def _next(self, *, wait: bool) -> Claimed | None:
         """The next order; None when there is none and nobody wants to wait, or it is time to leave."""
+        if len(self._orders) < FEW_ORDERS and self._busy.is_set():
+            self._see_what_has_come()
         while True:
             if wait and not self._orders:
                 with self._changed:
                     if not self._orders and not self._stopping and self._busy.is_set():
                         self._changed.wait(LINGER_SECONDS)
                 self._read_until_there_is_one()
-            with self._changed:
+            with self._doing:
                 if self._orders:
                     self._current = self._orders[0].token
                     return self._orders.popleft()
@@ -170,6 +191,14 @@ class Child:
                 # If somebody waits for it, it was given back a moment ago: for the next one.
                 if not wait or self._stopping:
                     return None
+
+    def _see_what_has_come(self) -> None:
+        """The other thread would have to wait until this one has nothing to do: short runs leave it no gap."""
+        if self._reading.acquire(blocking=False):
+            try:
+                self._take_in(self._receive(self.worker, socket.MSG_DONTWAIT))
+            finally:
+                self._reading.release()
 
     def _read_until_there_is_one(self) -> None:
         if self._orders or self._stopping:
@@ -184,17 +213,20 @@ class Child:
 
     def _execute(self, claim: Claimed) -> tuple[Any, ...]:
         execution = execute(claim, executor=self.executor, output=self.recorder.tail)
-        with self._changed:
+        with self._doing:
             self._current = None
         return kept.ended(claim, execution, self._kept)
 
-    def _send(self, data: bytes) -> None:
+    def _tell(self, kind: Kind, body: Any, level: int = NAPPING) -> None:
+        """Write it on the slate, and wake a worker that sleeps, or naps: see there."""
         try:
-            with self._sending:
-                self.worker.sendall(data)
-        except OSError:
-            # The worker is gone, which the reader hears, too. Or the task has closed what it should not have,
-            # and the reader may hear nothing: what has ended is settled from here, so as not to be done again.
+            with self._telling:
+                self._slate.write(kind, body, self._wait_for_room)
+            self._wake(level)
+        except (OSError, ValueError):
+            # The worker is gone, which the reader hears, too. Or the task has closed what it should not have, and the
+            # reader may hear nothing; or has forked, and this is not the process that was given the run, whose slate is
+            # not its own. What has ended is settled from here, so as not to be done again.
             if threading.current_thread() is threading.main_thread():
                 overdue = threading.Timer(LEAVE_SECONDS, os._exit, (1,))
                 overdue.daemon = True
@@ -202,6 +234,18 @@ class Child:
                 self._kept.settle()
                 os._exit(1)
             raise
+
+    def _wake(self, level: int) -> None:
+        if self._slate.must_wake(level):
+            self.worker.sendall(b"\0")
+
+    def _wait_for_room(self) -> None:
+        """The worker has much to read. OSError if it is gone."""
+        self._wake(NAPPING)
+        channel = select.poll()
+        channel.register(self.worker, 0)
+        if channel.poll(ROOM_MILLISECONDS):
+            raise BrokenPipeError("The worker is gone.")
 
     def _raise_inside(self, number: int, stack: Any) -> None:
         """Runs in the main thread, between two steps of whatever it is doing."""
@@ -268,7 +312,7 @@ class Child:
                 tokens = [claim.token for claim in self._orders]
                 self._orders.clear()
                 # Under the lock: none of them can be started after this is sent.
-                self._send(frame(Kind.GIVEN_BACK, tokens))
+                self._tell(Kind.GIVEN_BACK, tokens)
             elif kind is Kind.INTERRUPT:
                 self._interrupt = body[0], Outcome(body[1]), body[2]
                 if self._current == body[0]:

@@ -15,16 +15,15 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from django_manta.execution.output import tail_of
 from django_manta.execution.runners.flights import GRACE_SECONDS, Died, Flight
 from django_manta.execution.runners.forkserver import MESSAGE_BYTES
+from django_manta.execution.runners.slate import ASLEEP, AWAKE, NAPPING, Slate, new_file, new_slate
 from django_manta.execution.runners.wire import End, Inbox, Kind, frame, orders
 from django_manta.ledger import Written
 from django_manta.states import Outcome
@@ -32,6 +31,14 @@ from django_manta.states import Outcome
 logger = logging.getLogger("django_manta")
 
 READ_BYTES = 256 * 1024
+
+#: While a child holds so many, which are short then, its worker does not wait for each of its ends, but looks after so
+#: long at what there is.
+NAP_RUNS = 16
+NAP_SECONDS = 0.001
+
+#: Nobody is woken because something has started: it is heard of so long after it was handed out, at the latest.
+START_SECONDS = 0.01
 
 #: A fork server that cannot load the project is tried again after so long.
 RESTART_SECONDS = 2.0
@@ -44,6 +51,8 @@ class Child:
     pid: int
     channel: socket.socket
     output: int
+    #: Where it tells what it does. One that does many things at a time tells it by the channel.
+    slate: Slate | None
     slots: int
     #: Its place among the children for plain functions, which its successor inherits.
     lane: int = 0
@@ -88,6 +97,22 @@ class Recycle:
     memory_limit: int | None = None
 
 
+class _Asked(NamedTuple):
+    """What the worker has of a child that is being forked."""
+
+    channel: socket.socket
+    output: int
+    slate: Slate | None
+    slots: int
+    lane: int
+
+    def close(self) -> None:
+        self.channel.close()
+        os.close(self.output)
+        if self.slate is not None:
+            self.slate.close()
+
+
 class Pool:
     """The children of one worker."""
 
@@ -117,7 +142,7 @@ class Pool:
         self._control: socket.socket | None = None
         self._server: subprocess.Popen[bytes] | None = None
         self._server_ready = False
-        self._asked: dict[int, tuple[socket.socket, int, int, int]] = {}
+        self._asked: dict[int, _Asked] = {}
         self._requests = 0
         self._servers = 0
         self._restart_at = 0.0
@@ -172,9 +197,8 @@ class Pool:
             self._control.close()
             self._control = None
         self._server_ready = False
-        for channel, output, _, _ in self._asked.values():
-            channel.close()
-            os.close(output)
+        for asked in self._asked.values():
+            asked.close()
         self._asked.clear()
         if self._server is not None:
             try:
@@ -230,6 +254,33 @@ class Pool:
             flight.kill_at = time.monotonic() + GRACE_SECONDS
             self._send(child, frame(Kind.INTERRUPT, (flight.claim.token, outcome.value, reason)))
 
+    def hear(self) -> None:
+        """What the children have written since."""
+        for child in list(self.children.values()):
+            self._read_slate(child)
+
+    def rest(self, patience: float) -> float:
+        """The worker is going to wait for so long. How long it may: nobody wakes it for everything."""
+        if patience <= 0:
+            return patience
+        for child in self.children.values():
+            slate, head = child.slate, child.head
+            if slate is None or child.closed:
+                continue
+            level = NAPPING if len(child.held) >= NAP_RUNS else ASLEEP
+            if level is NAPPING:
+                patience = min(patience, NAP_SECONDS)
+            if slate.level != level:
+                slate.level = level
+                # As long as that it may take until it is seen by everybody, on any processor.
+                patience = min(patience, START_SECONDS)
+            elif head is not None and head.started_at is None:
+                patience = min(patience, START_SECONDS)
+        # Not sooner: who wrote something before it saw that we sleep wakes nobody.
+        if any(child.slate is not None and child.slate.has_news for child in self.children.values()):
+            return 0.0
+        return patience
+
     def tend(self, now: float) -> float | None:
         """Start what is missing, kill what is overdue. When to come again."""
         next_time = None
@@ -259,7 +310,7 @@ class Pool:
         present = [
             (child.slots, child.lane) for child in self.children.values() if not child.retiring and not child.killed
         ]
-        present += [(slots, lane) for _, _, slots, lane in self._asked.values()]
+        present += [(asked.slots, asked.lane) for asked in self._asked.values()]
         taken = {lane for slots, lane in present if not slots}
         for lane in range(self.processes):
             if lane not in taken:
@@ -272,18 +323,27 @@ class Pool:
     def _ask_for_child(self, slots: int, lane: int) -> None:
         assert self._control is not None
         ours, theirs = socket.socketpair()
-        output = os.memfd_create("manta-output") if hasattr(os, "memfd_create") else _temporary_file()
+        output = new_file("output")
+        descriptors = [theirs.fileno(), output]
+        slate = None
+        if not slots:
+            descriptors.append(new_slate())
+            slate = Slate(os.dup(descriptors[-1]))
+            slate.level = ASLEEP
+        asked = _Asked(ours, output, slate, slots, lane)
         self._requests += 1
         request = {"request": self._requests, "slots": slots, "memory_limit": self.recycle.memory_limit}
         with theirs:
             try:
-                socket.send_fds(self._control, [json.dumps(request).encode()], [theirs.fileno(), output])
+                socket.send_fds(self._control, [json.dumps(request).encode()], descriptors)
             except OSError:
-                ours.close()
-                os.close(output)
+                asked.close()
                 return
+            finally:
+                for descriptor in descriptors[2:]:
+                    os.close(descriptor)
         ours.setblocking(False)
-        self._asked[self._requests] = (ours, output, slots, lane)
+        self._asked[self._requests] = asked
 
     def _hear_server(self) -> None:
         assert self._control is not None
@@ -325,16 +385,17 @@ class Pool:
                 self._bury(child)
 
     def _adopt(self, request: int, pid: int) -> None:
-        channel, output, slots, lane = self._asked.pop(request)
-        child = Child(pid, channel, output, slots, lane, self._servers)
+        asked = self._asked.pop(request)
+        child = Child(pid, *asked, self._servers)
         self.children[pid] = child
-        self.selector.register(channel, selectors.EVENT_READ, lambda: self._hear(child))
+        self.selector.register(asked.channel, selectors.EVENT_READ, lambda: self._hear(child))
         if self.stopping:
             self._retire(child)
 
     # -- the children ----------------------------------------------------------------------------
 
     def _hear(self, child: Child) -> None:
+        """Something came by its channel. Of one with a slate that is only a sign to look there."""
         if child.closed:
             # Its fork server told of its end in the same moment, and was heard first.
             return
@@ -344,22 +405,36 @@ class Pool:
             try:
                 data = child.channel.recv(READ_BYTES)
             except BlockingIOError:
-                return
+                break
             except OSError:
                 data = b""
             if not data:
+                self._read_slate(child)
                 self._hang_up(child)
                 return
-            try:
-                for kind, body in child.inbox.feed(data):
-                    self._heed(child, kind, body)
-            except (KeyError, ValueError, EOFError, TypeError):
-                # A task has written to the channel, or over it: nothing that follows makes sense.
-                logger.exception("Child %s does not make sense any more.", child.pid)
-                self._kill(child)
+            if child.slate is None and not self._listen(child, child.inbox.feed(data)):
                 return
             if len(data) < READ_BYTES:
-                return
+                break
+        self._read_slate(child)
+
+    def _read_slate(self, child: Child) -> None:
+        if child.slate is not None and child.slate.has_news:
+            # It need not wake who is awake.
+            child.slate.level = AWAKE
+            self._listen(child, child.slate.read())
+
+    def _listen(self, child: Child, messages: Iterable[tuple[Kind, Any]]) -> bool:
+        """Whether it makes sense."""
+        try:
+            for kind, body in messages:
+                self._heed(child, kind, body)
+        except (KeyError, ValueError, EOFError, TypeError):
+            # A task has written to the channel, or over it: nothing that follows makes sense.
+            logger.exception("Child %s does not make sense any more.", child.pid)
+            self._kill(child)
+            return False
+        return True
 
     def _heed(self, child: Child, kind: Kind, body: Any) -> None:
         if kind is Kind.NEXT:
@@ -426,12 +501,17 @@ class Pool:
             child.closed = True
             self.selector.unregister(child.channel)
             child.channel.close()
+            if child.slate is not None:
+                # If it is still there, it cannot wake us any more, and leaves.
+                child.slate.level = ASLEEP
         if child.code is not None or self._control is None or child.server != self._servers:
             self._bury(child)
 
     def _bury(self, child: Child) -> None:
         if self.children.get(child.pid) is not child:
             return
+        # What it said last.
+        self._read_slate(child)
         output = tail_of(child.output)
         flights = list(child.held.values())
         self._forget(child)
@@ -459,6 +539,8 @@ class Pool:
             child.closed = True
             self.selector.unregister(child.channel)
             child.channel.close()
+        if child.slate is not None:
+            child.slate.close()
         os.close(child.output)
 
     def _send(self, child: Child, data: bytes) -> None:
@@ -481,9 +563,3 @@ class Pool:
         key = self.selector.get_key(child.channel)
         if key.events != wanted:
             self.selector.modify(child.channel, wanted, key.data)
-
-
-def _temporary_file() -> int:
-    descriptor, path = tempfile.mkstemp(prefix="manta-output-")
-    Path(path).unlink()
-    return descriptor

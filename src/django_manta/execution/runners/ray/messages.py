@@ -17,14 +17,14 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from django_manta import payload
+from django_manta.execution.runners.wire import OUTCOMES, STATES
 from django_manta.ids import read_id
 from django_manta.ledger import AttemptRecord, Claimed, Value, Written
-from django_manta.states import Outcome, State
+from django_manta.states import Outcome
 
 #: The version of all that is said. A foreman that another release started may speak another one.
 PROTOCOL = 2
-
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 class UnknownProtocol(Exception):
@@ -32,12 +32,12 @@ class UnknownProtocol(Exception):
 
 
 def dump(message: Any) -> str:
-    return _encode(message)
+    return payload.dump(message)
 
 
 def say(verb: str, *parts: str, **facts: Any) -> str:
     """A message to a foreman, with what it is to pass on."""
-    return "\t".join((_encode({"protocol": PROTOCOL, "verb": verb, **facts}), *parts))
+    return "\t".join((dump({"protocol": PROTOCOL, "verb": verb, **facts}), *parts))
 
 
 def hear(text: str) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def write_claim(claim: Claimed) -> str:
     plain[0] = claim.id.hex
     plain[_HISTORY] = [_attempt_to_json(attempt) for attempt in claim.history] if claim.history else ()
     plain[_VALUES] = {run_id: list(value) for run_id, value in claim.values.items()} if claim.values else {}
-    return _encode(plain)
+    return dump(plain)
 
 
 def read_claim(written: str, names: Sequence[str] = FIELDS) -> Claimed:
@@ -94,9 +94,10 @@ def read_claim(written: str, names: Sequence[str] = FIELDS) -> Claimed:
         told = dict(zip(names, kept, strict=True))
         kept = [told.get(name, _ABSENT.get(name)) for name in FIELDS]
     kept[0] = read_id(bytes.fromhex(kept[0]))
-    kept[_HISTORY] = tuple(_attempt_from_json(attempt) for attempt in kept[_HISTORY])
-    kept[_VALUES] = {run_id: Value(*value) for run_id, value in kept[_VALUES].items()}
-    return Claimed(*kept)
+    kept[_HISTORY] = tuple(map(_attempt_from_json, kept[_HISTORY]))
+    if kept[_VALUES]:
+        kept[_VALUES] = {run_id: Value(*value) for run_id, value in kept[_VALUES].items()}
+    return Claimed._make(kept)
 
 
 _ATTEMPT_FIELDS = tuple(field.name for field in fields(AttemptRecord))
@@ -122,7 +123,7 @@ def _attempt_from_json(plain: Mapping[str, Any]) -> AttemptRecord:
 
 
 def outcome_to_json(row: Written) -> list[Any]:
-    told: list[Any] = [row.outcome.value, row.next_state.value, row.duration, row.told, row.text]
+    told: list[Any] = [row.outcome._value_, row.next_state._value_, row.duration, row.told, row.text]
     if row.delegate is not None or row.after or row.at_once:
         told += [row.delegate, [on.hex for on in row.after], row.at_once]
     return told
@@ -134,8 +135,8 @@ def outcome_from_json(run_id: UUID, token: int, told: Sequence[Any]) -> Written:
     return Written(
         run_id,
         token,
-        Outcome(outcome),
-        State(next_state),
+        OUTCOMES[outcome],
+        STATES[next_state],
         duration,
         was_told,
         text,
