@@ -1,7 +1,8 @@
 """
 What a Ray task does: execute some runs, one after the other, in the main thread of a Ray worker process.
 
-"Ended k, with its outcome" and "started k+1" are written to the foreman's connection before k+1 begins. A second
+"Ended k, with its outcome" and "started k+1" are written to the foreman's connection before k+1 begins. Of short runs
+the kernel keeps what is written for a moment, and sends it with what follows, also when this process is dead. A second
 thread reads that connection: it gives unstarted runs back, and passes interrupts on to the main thread as a signal, so
 that they are raised inside the task's function and nowhere else (Ray's own soft cancel may hit any line of ours). Ray
 uses a process for many chunks, and the connection is kept from one to the next.
@@ -30,6 +31,11 @@ if TYPE_CHECKING:
 CONNECT_SECONDS = 10.0
 
 READ_BYTES = 64 * 1024
+
+#: What is written within so long after the last that was sent waits in the kernel for more. If nothing comes, because
+#: the next run is a long one, Linux sends it after 0.2 s.
+PUSH_SECONDS = 0.002
+_MORE = getattr(socket, "MSG_MORE", 0)
 
 #: A process that could not load the project has so long to say so.
 LEAVE_SECONDS = 0.5
@@ -110,13 +116,19 @@ class Executor:
     """The executions of one Ray worker process."""
 
     def __init__(self) -> None:
+        # Here, because Django is loaded by now, and not for each run: to ask for a module takes as long as a signature.
+        from django_manta.execution import executor, limits
         from django_manta.execution.output import Recorder
+        from django_manta.execution.runners import kept, wire
 
+        self._call, self._write, self._settled_here = executor.execute, wire.write, kept.settled_here
+        self._forget_limits = limits.forget
         self.name = f"{socket.gethostname()}:{os.getpid()}"
         #: Where Ray keeps what is printed here, what the references of this Ray task begin with, and where the words of
         #: the present execution begin.
         self.files = printed.Files()
         self._reference, self._began = "", (0, 0)
+        self._ended: printed.Sizes | None = None
         self.recorder = Recorder(os.memfd_create("manta-output"), also=self._printed)
         self.recorder.install()
         self._unsaid, self._said_at = "", 0.0
@@ -132,6 +144,8 @@ class Executor:
         #: The execution to interrupt, what that counts as, and why.
         self._interrupt: tuple[str, str, str] | None = None
         self._undelivered: list[Parts] = []
+        #: When something was last sent that was not to wait.
+        self._pushed_at = 0.0
         self._chunk = ""
         self._heard = threading.Event()
         #: Why there is no connection.
@@ -149,6 +163,8 @@ class Executor:
         self._connect(order["foreman"])
         with self._lock:
             self._orders = deque(zip(order["keys"], order["parts"], strict=True))
+        # Ray has written into them since.
+        self._ended = None
         # Before anybody can ask for it: whoever has no handler for the signal is ended by it.
         self._put_right()
         task, node = _task_and_node()
@@ -159,7 +175,9 @@ class Executor:
         while (given := self._next()) is not None:
             key, written = given
             self._put_right()
-            if not self._send(*told, ("started", key, printed.part(self._began))):
+            # The last one may be followed by nothing for long.
+            may_wait = bool(self._orders) and time.monotonic() - self._pushed_at < PUSH_SECONDS
+            if not self._send(*told, ("started", key, printed.part(self._began)), may_wait=may_wait):
                 # Nobody would know what this process was at: the rest is for one that can be heard.
                 self._undelivered.append(_given_back([key, *(key for key, _ in self._orders)], self._trouble))
                 told = ()
@@ -176,17 +194,16 @@ class Executor:
             return self._orders.popleft() if self._orders else None
 
     def _execute(self, key: str, claim: "Claimed") -> Parts:
-        from django_manta.execution.executor import execute
-        from django_manta.execution.runners import kept, wire
-
         # Fenced by its token alone: the worker in whose name it was claimed may be gone, and another have adopted it.
-        execution = execute(claim, executor=self.name, output=self.recorder.tail, adoptable=True, log_ref=self._log_ref)
+        execution = self._call(
+            claim, executor=self.name, output=self.recorder.tail, adoptable=True, log_ref=self._log_ref
+        )
         with self._lock:
             self._current = None
         if execution.settlement is None:
             return "ended", key, "", "1", messages.dump(["ended", key, False, None])
-        row = wire.write(execution.settlement)
-        settled = execution.settled or kept.settled_here(claim, row, worker=None)
+        row = self._write(execution.settlement)
+        settled = execution.settled or self._settled_here(claim, row, worker=None)
         if settled:
             # What is settled already need not travel whole.
             row.text = ""
@@ -198,7 +215,7 @@ class Executor:
             return ""
         if self.recorder.has_words:
             printed.flush()
-        sizes = self.files.sizes()
+        sizes = self._ended = self.files.sizes()
         if sizes == self._began and outcome == "SUCCESSFUL":
             # It said nothing, and nobody will ask. A reference to that would be as long as all the rest of its row.
             return ""
@@ -216,17 +233,16 @@ class Executor:
 
     def _put_right(self) -> None:
         """Begin each execution as the first one began, whatever the last one has changed."""
-        from django_manta.execution import limits
-
         if self.recorder.has_words:
             # What the last one left unwritten is not the next one's.
             printed.flush()
         self.recorder.begin()
         self._unsaid = ""
-        self._began = self.files.sizes()
+        # Where the words of the last one ended, those of this one begin.
+        self._began, self._ended = self._ended or self.files.sizes(), None
         if self._is_main and signal.getsignal(signal.SIGUSR1) != self._raise_inside:
             signal.signal(signal.SIGUSR1, self._raise_inside)
-        limits.forget()
+        self._forget_limits()
 
     def _raise_inside(self, number: int, stack: Any) -> None:
         """Runs in the main thread, between two steps of whatever it is doing."""
@@ -262,13 +278,23 @@ class Executor:
             faulthandler.enable(connection.fileno())
         threading.Thread(target=self._read, args=(connection,), name="manta-reader", daemon=True).start()
 
-    def _send(self, *told: Parts) -> bool:
-        """Write to the foreman. Whether that was possible; what may not be lost is kept otherwise."""
+    def _send(self, *told: Parts, may_wait: bool = False) -> bool:
+        """
+        Write to the foreman. Whether that was possible; what may not be lost is kept otherwise. What ``may_wait`` is
+        the kernel's when this returns, which sends it with what follows.
+        """
         data = b"".join([messages.line(*parts) for parts in told])
         try:
             with self._sending:
-                if self._connection is not None:
-                    self._connection.sendall(data)
+                connection = self._connection
+                if connection is None:
+                    pass
+                elif may_wait and not isinstance(connection, ssl.SSLSocket):
+                    connection.sendall(data, _MORE)
+                    return True
+                else:
+                    connection.sendall(data)
+                    self._pushed_at = time.monotonic()
                     return True
         except OSError:
             self._hang_up()
