@@ -23,8 +23,8 @@ WINDOW_SECONDS = 0.03
 #: children have nothing to do, and the first ends are settled beside what is executed after them. It grows by so much
 #: with each claim that brings at least half of what there was room for.
 FIRST_RUNS = 64
-WINDOW_RUNS = 512
-GROWTH = 1.25
+WINDOW_RUNS = 1024
+GROWTH = 1.5
 
 #: The most that is claimed at once.
 CLAIM_LIMIT = 1_000
