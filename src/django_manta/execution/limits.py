@@ -62,7 +62,7 @@ def _in_main_thread() -> bool:
 class TimeLimit:
     """``with TimeLimit(limit):`` raises TaskTimeout inside the block when ``limit`` has passed."""
 
-    __slots__ = ("_former", "_limit", "_outer", "_planted")
+    __slots__ = ("_former", "_is_main", "_limit", "_outer", "_planted")
 
     def __init__(self, limit: Limit) -> None:
         self._limit = limit
@@ -70,7 +70,8 @@ class TimeLimit:
 
     def __enter__(self) -> None:
         global _armed, _early
-        if not _in_main_thread():
+        self._is_main = _in_main_thread()
+        if not self._is_main:
             if self._limit.seconds is not None:
                 self._planted = _planted(self._limit, self._limit.seconds)
                 self._planted.__enter__()
@@ -92,7 +93,7 @@ class TimeLimit:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
         global _armed
-        if not _in_main_thread():
+        if not self._is_main:
             return self._planted.__exit__(kind, error, trace) if self._planted is not None else None
         # First, so that a signal on the way finds nothing to hit.
         _armed = self._outer

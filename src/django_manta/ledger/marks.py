@@ -119,9 +119,9 @@ class Marks:
         line.is_long = full
         marks = line.marks
         for claim in claims:
-            mark = Mark(claim.deadline, claim.id)
-            if claim.priority not in marks or marks[claim.priority] < mark:
-                marks[claim.priority] = mark
+            mark = marks.get(claim.priority)
+            if mark is None or mark.deadline < claim.deadline or mark < (claim.deadline, claim.id):
+                marks[claim.priority] = Mark(claim.deadline, claim.id)
                 if len(marks) > PRIORITIES:
                     del marks[min(marks)]
 

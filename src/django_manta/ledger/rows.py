@@ -1,6 +1,6 @@
 """Between rows and records. The order of the columns is that of the statements' RETURNING and SELECT."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from itertools import zip_longest
 from json import dumps
@@ -8,7 +8,6 @@ from json.encoder import encode_basestring_ascii
 from math import isfinite
 from operator import attrgetter
 from typing import Any
-from uuid import UUID
 
 from django_manta import text
 from django_manta.exceptions import TaskLost, UnstorableOutcome
@@ -267,6 +266,11 @@ _OFTEN_EMPTY = (
 )
 _often_empty = attrgetter(*_OFTEN_EMPTY)
 
+#: What a settlement leaves empty if all went well.
+_empty_if_well = attrgetter(
+    "delegate", "reason", "error_class", "error_message", "traceback", "output", "log_ref", "delay", "peak_memory"
+)
+
 
 def settlement_rows(settlements: Iterable[Settleable]) -> str:
     """Settlements as JSON. Raise ValueError for what not every database takes and gives back."""
@@ -279,27 +283,38 @@ def settlement_text(settlement: Settlement) -> str:
 
     Put together by hand, for speed: all that needs escaping are the texts.
     """
-    duration, delay, peak = settlement.duration, settlement.delay, settlement.peak_memory
+    duration = settlement.duration
     if not isfinite(duration):
         raise ValueError(f"a duration of {duration} seconds")
     begin = (
-        f'{{"run_id":"{settlement.run_id.hex}","token":{settlement.token},"outcome":"{settlement.outcome.value}",'
-        f'"next_state":"{settlement.next_state.value}","duration":{duration:.6f},'
+        f'{{"run_id":"{settlement.run_id.hex}","token":{settlement.token},"outcome":"{settlement.outcome._value_}",'
+        f'"next_state":"{settlement.next_state._value_}","duration":{duration:.6f},'
         f'"refused":{_JSON[settlement.refused]},"suspect":{_JSON[settlement.suspect]}'
     )
-    parts = [begin]
+    result, signature, executor = settlement.result, settlement.result_signature, settlement.executor
+    is_plain = result and signature and executor and not any(_empty_if_well(settlement))
+    if is_plain and text.is_storable(f"{result}{signature}{executor}"):
+        return (
+            f'{begin},"result":{_quoted(result or "")},"result_signature":{_quoted(signature)},'
+            f'"executor":{_quoted(executor)}}}'
+        )
+    return ",".join([begin, *_unusual(settlement)]) + "}"
+
+
+def _unusual(settlement: Settlement) -> Iterator[str]:
+    """What a settlement has besides what each of them has."""
+    delay, peak = settlement.delay, settlement.peak_memory
     if delay is not None:
         if not abs(delay) <= FARTHEST.total_seconds():
             raise ValueError(f"a delay of {delay} seconds ends after the year 9999")
-        parts.append(f'"delay":{delay:.6f}')
+        yield f'"delay":{delay:.6f}'
     if peak is not None:
-        parts.append(f'"peak_memory":{peak:d}')
+        yield f'"peak_memory":{peak:d}'
     for name, value in zip(_OFTEN_EMPTY, _often_empty(settlement), strict=True):
         if value:
             if not text.is_storable(value):
                 raise ValueError(f"{name} holds NUL characters or lone surrogates")
-            parts.append(f'"{name}":{_quoted(value)}')
-    return ",".join(parts) + "}"
+            yield f'"{name}":{_quoted(value)}'
 
 
 _JSON = {True: "true", False: "false"}
@@ -378,8 +393,9 @@ def in_turns(claims: list[Claimed], queues: Sequence[str]) -> list[Claimed]:
     return [claim for turn in turns for claim in turn if claim is not None]
 
 
-def _place_in_line(claim: Claimed) -> tuple[int, int, UUID]:
-    return -claim.priority, claim.deadline, claim.id
+def _place_in_line(claim: Claimed) -> tuple[int, int, int]:
+    # As a number: UUIDs are compared by a function of Python's.
+    return -claim.priority, claim.deadline, claim.id.int
 
 
 def with_history(claims: list[Claimed], histories: dict[Any, tuple[AttemptRecord, ...]]) -> list[Claimed]:

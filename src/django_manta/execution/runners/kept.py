@@ -7,7 +7,6 @@ otherwise it would be done once more. Most of it the worker had settled itself, 
 
 import contextlib
 import logging
-import threading
 from collections import deque
 from typing import Any
 
@@ -32,21 +31,18 @@ class Kept:
     """The last outcomes of a process."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         # Not the claims themselves: their arguments may be large.
         self._rows: deque[tuple[str, str, Written]] = deque(maxlen=OUTCOMES)
 
     def add(self, claim: Claimed, row: Written) -> None:
         if len(row.text) <= CHARACTERS:
-            with self._lock:
-                self._rows.append((claim.backend, claim.worker, row))
+            self._rows.append((claim.backend, claim.worker, row))
 
     def settle(self) -> None:
         """The worker is gone. What fails here is left to whoever finds its lease lost."""
-        with self._lock:
-            rows = list(self._rows)
         held: dict[tuple[str, str], list[Written]] = {}
-        for backend, worker, row in rows:
+        # Copied in one go: the other thread may still add to it.
+        for backend, worker, row in self._rows.copy():
             held.setdefault((backend, worker), []).append(row)
         with contextlib.suppress(Exception):
             for (backend, worker), settlements in held.items():
