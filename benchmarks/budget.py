@@ -6,7 +6,7 @@ busy worker handles; the server's share is read from the clock of its own proces
 between processes, waiting for one another, caches) is the difference to a drain.
 """
 
-import socket
+import os
 import time
 from collections.abc import Callable, Iterator
 from json import loads
@@ -20,7 +20,7 @@ from benchmarks.settle import WORKER
 from django_manta.execution import tending
 from django_manta.execution.admission import admit
 from django_manta.execution.executor import Execution, execute
-from django_manta.execution.runners import wire
+from django_manta.execution.runners import slate, wire
 from django_manta.execution.runners.child import hush_django
 from django_manta.execution.runners.kept import Kept, ended
 from django_manta.execution.runners.ray import messages
@@ -30,6 +30,9 @@ TITLE = "The budget of a run, in microseconds of processor"
 
 #: Runs in a statement, and in the hands of a child.
 BATCH = 250
+
+#: Ends that a worker finds when it has napped.
+NAP = 25
 
 
 def figures(*, rounds: int, quick: bool, rows: int | None) -> Iterator[Figure]:
@@ -99,8 +102,8 @@ def _walk(spent: _Spent, session: PostgresSession, count: int) -> None:
     done = spent("execute: verify, decode, call, encode, sign", lambda: [execute(claim) for claim in ordered])
     kept = Kept()
     told = spent("end: write", lambda: _ends(ordered, done, kept))
-    arrived = spent("pipe: send and receive", lambda: _through_a_pipe(told))
-    rows = spent("end: read", lambda: _read(arrived, ordered))
+    heard = _across_a_slate(spent, told, ordered)
+    rows = spent("end: read", lambda: _read(heard, ordered))
     spent("settle", lambda: _settle(ledger, rows), server=backend)
     written = spent("ray: order, write", lambda: [messages.write_claim(claim) for claim in claims])
     spent("ray: order, read", lambda: [messages.read_claim(text) for text in written])
@@ -112,28 +115,36 @@ def _walk(spent: _Spent, session: PostgresSession, count: int) -> None:
 _HEADER = wire._HEADER.size
 
 
-def _ends(claims: list[Claimed], done: list[Execution], kept: Kept) -> list[bytes]:
-    return [
-        wire.frame(wire.Kind.NEXT, (ended(claim, execution, kept), claim.token))
-        for claim, execution in zip(claims, done, strict=True)
-    ]
+def _ends(claims: list[Claimed], done: list[Execution], kept: Kept) -> list[Any]:
+    return [ended(claim, execution, kept) for claim, execution in zip(claims, done, strict=True)]
 
 
-def _through_a_pipe(frames: list[bytes]) -> list[bytes]:
-    """Sent as a child sends them; read as they come, which is one by one only if nobody is busy."""
-    ours, theirs = socket.socketpair()
-    arrived = []
-    with ours, theirs:
-        for frame in frames:
-            theirs.sendall(frame)
-            arrived.append(ours.recv(65_536))
-    return arrived
+def _across_a_slate(spent: _Spent, ends: list[Any], claims: list[Claimed]) -> list[Any]:
+    """Written one by one, as a child does, and read as many at a time as a worker finds that has napped."""
+    descriptor = slate.new_slate()
+    child, worker = slate.Slate(os.dup(descriptor)), slate.Slate(descriptor)
+    heard: list[Any] = []
+
+    def write(first: int) -> None:
+        for end, claim in zip(ends[first : first + NAP], claims[first : first + NAP], strict=True):
+            child.write(wire.Kind.NEXT, (end, claim.token), _full)
+            child.must_wake(slate.ASLEEP)
+
+    for first in range(0, len(ends), NAP):
+        spent("slate: write", lambda first=first: write(first))  # type: ignore[misc]
+        spent("slate: read", lambda: heard.extend(body[0] for _, body in worker.read()))
+    child.close()
+    worker.close()
+    return heard
 
 
-def _read(arrived: list[bytes], claims: list[Claimed]) -> list[Written]:
-    inbox = wire.Inbox()
+def _full() -> None:
+    raise RuntimeError("There is no room on the slate.")
+
+
+def _read(heard: list[Any], claims: list[Claimed]) -> list[Written]:
     ids = {claim.token: claim.id for claim in claims}
-    ends = [wire.End(*body[0]) for data in arrived for _, body in list(inbox.feed(data))]
+    ends = [wire.End(*told) for told in heard]
     return [row for end in ends if (row := end.written(ids[end.token])) is not None]
 
 

@@ -19,9 +19,9 @@ from typing import Any
 
 from benchmarks.measure import percentile
 
-# As in worker/dispatch.py, worker/settling.py, worker/loop.py, worker/afar.py, ringing.py; a test compares them.
-WINDOW_SECONDS, WINDOW_RUNS, SLOW_SECONDS, FETCH_SECONDS = 0.03, 512, 0.05, 0.015
-FIRST_RUNS, GROWTH = 64, 1.25
+# As in worker/dispatch.py, settling.py, loop.py and afar.py, ringing.py, runners/processes.py; a test compares them.
+WINDOW_SECONDS, WINDOW_RUNS, SLOW_SECONDS, FETCH_SECONDS = 0.03, 1024, 0.05, 0.015
+FIRST_RUNS, GROWTH, NAP_RUNS, NAP_SECONDS = 64, 1.5, 16, 0.001
 LINGER_SECONDS, BUSY_LINGER_SECONDS, WORTHWHILE, BATCH, MANY, BATCHES = 0.002, 0.02, 100, 1_000, 50, 2
 CLAIM_LIMIT, LOOK_SECONDS, DEBOUNCE_SECONDS = 1_000, 1.0, 0.02
 RAY_WINDOW_SECONDS, HANDFUL_SECONDS, CHUNK_SECONDS, CHUNK_RUNS = 0.25, 0.15, 0.15, 200
@@ -371,6 +371,8 @@ class Children(Executors):
         self.most = FIRST_RUNS
         #: How many there was room for when a claim was last thought of.
         self.asked = 0
+        #: Ends that the worker has not looked at yet: it naps while there are many to come.
+        self._unheard = 0
 
     @property
     def window(self) -> int:
@@ -434,7 +436,16 @@ class Children(Executors):
         if child.held:
             self._start(child)
         self._dispatch()
-        self.worker.ended()
+        self._unheard += 1
+        if len(child.held) < NAP_RUNS:
+            self._hear()
+        elif self._unheard == 1:
+            self.world.clock.after(NAP_SECONDS, self._hear)
+
+    def _hear(self) -> None:
+        if self._unheard:
+            count, self._unheard = self._unheard, 0
+            self.worker.ended(count)
 
 
 class Nodes:

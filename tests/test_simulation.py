@@ -13,6 +13,7 @@ from benchmarks.costs import RESULTS
 from benchmarks.measure import percentile
 from benchmarks.simulation import Clock, Cores, Plan, Serial, predict
 from django_manta import conf, ringing
+from django_manta.execution.runners import processes
 from django_manta.execution.runners.ray import foreman
 from django_manta.worker import afar, dispatch, loop, settling
 
@@ -169,6 +170,7 @@ def test_it_has_the_habits_of_the_real_parts() -> None:
         settling: ("LINGER_SECONDS", "BUSY_LINGER_SECONDS", "WORTHWHILE", "BATCH", "MANY", "BATCHES"),
         loop: ("LOOK_SECONDS",),
         ringing: ("DEBOUNCE_SECONDS",),
+        processes: ("NAP_RUNS", "NAP_SECONDS"),
         foreman: ("CHUNK_SECONDS", "CHUNK_RUNS"),
     }.items():
         for name in names:
