@@ -63,6 +63,8 @@ class Abroad:
     """A run that a foreman has, or is about to get."""
 
     flight: Flight
+    #: The name of the execution there.
+    key: str
     foreman: str
     incarnation: str
     alone: bool
@@ -229,9 +231,10 @@ class OnRay(Elsewhere):
             place = places.setdefault((id(options), alone), len(kinds))
             if place == len(kinds):
                 kinds.append({"options": options, "alone": alone})
-            orders.append([place, flight.timeout, claim.id.hex, claim.token, claim.task])
+            run = claim.id.hex
+            orders.append([place, flight.timeout, run, claim.token, claim.task])
             claims.append(messages.write_claim(claim))
-            self._add(Abroad(flight, self.home, incarnation, alone))
+            self._add(Abroad(flight, messages.key_of(run, claim.token), self.home, incarnation, alone))
         if orders:
             self.say(
                 self.home,
@@ -304,7 +307,7 @@ class OnRay(Elsewhere):
     def settled(self, tokens: Sequence[int]) -> None:
         for token in tokens:
             here = self._remove(token)
-            told = (here.foreman, _key(here.flight.claim)) if here is not None else None
+            told = (here.foreman, here.key) if here is not None else None
             told = self.unsettled.pop(token, told)
             if told is not None:
                 self._told.setdefault(told[0], []).append(told[1])
@@ -325,7 +328,7 @@ class OnRay(Elsewhere):
     def _by_foreman(self) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
         for here in self.abroad.values():
-            found.setdefault(here.foreman, []).append(_key(here.flight.claim))
+            found.setdefault(here.foreman, []).append(here.key)
         return found
 
     # -- the database ----------------------------------------------------------------------------
@@ -349,7 +352,7 @@ class OnRay(Elsewhere):
         """The ledger says that these are ours now; the foreman shall tell us of them."""
         name, incarnation = foreman
         for flight, alone in flights:
-            self._add(Abroad(flight, name, incarnation, alone))
+            self._add(Abroad(flight, _key(flight.claim), name, incarnation, alone))
         self.host.adopted(flight for flight, _ in flights)
         self._say_ours(name, incarnation, [_key(flight.claim) for flight, _ in flights])
         if self.reached.get(name) not in (None, incarnation):
@@ -360,7 +363,7 @@ class OnRay(Elsewhere):
         """Whatever was said to a foreman, or by it, may have gone with an envoy."""
         ours: dict[tuple[str, str], list[str]] = {}
         for here in self.abroad.values():
-            ours.setdefault((here.foreman, here.incarnation), []).append(_key(here.flight.claim))
+            ours.setdefault((here.foreman, here.incarnation), []).append(here.key)
         for (name, incarnation), keys in ours.items():
             if name in self.reached or (self.home in self.reached and self.envoy.is_up):
                 self._say_ours(name, incarnation, keys)
@@ -477,7 +480,7 @@ class OnRay(Elsewhere):
         kind, key, *body = event
         token = messages.token_of(key)
         here = self.abroad.get(token)
-        if here is None or _key(here.flight.claim) != key:
+        if here is None or here.key != key:
             if kind != "started" and token not in self.unsettled and not self.adoption.is_about(token):
                 # It was settled, or is another's: nobody has to keep it for us.
                 self._told.setdefault(name, []).append(key)

@@ -72,7 +72,7 @@ class Waiting:
         for name, theirs in by_foreman.items():
             if name in self.runner.reached and name not in self._asked:
                 self._asked.add(name)
-                asked = [_key(each) for each in theirs[:TOLD]]
+                asked = [each.key for each in theirs[:TOLD]]
                 self.runner.ask(name, "wonder", partial(self._hear, name), keys=asked)
         waits = {str(each.flight.claim.id) for each in long}
         self.troubles = {run_id: words for run_id, words in self.troubles.items() if run_id in waits}
@@ -103,7 +103,7 @@ class Waiting:
         by_foreman: dict[str, list[str]] = {}
         for each in each_of:
             if each.foreman in self.runner.reached:
-                by_foreman.setdefault(each.foreman, []).append(_key(each))
+                by_foreman.setdefault(each.foreman, []).append(each.key)
         for name, keys in by_foreman.items():
             self.runner.say(name, "withdraw", keys=keys)
 
@@ -143,8 +143,3 @@ def in_vain(claim: Claimed, seconds: float, words: str, executor: str) -> Settle
         error_message=message,
         traceback=f"{_ERROR}: {message}\n",
     )
-
-
-def _key(each: "Abroad") -> str:
-    claim = each.flight.claim
-    return messages.key_of(claim.id.hex, claim.token)

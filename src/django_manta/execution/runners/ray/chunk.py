@@ -2,7 +2,8 @@
 What a Ray task does: execute some runs, one after the other, in the main thread of a Ray worker process.
 
 "Ended k, with its outcome" and "started k+1" are written to the foreman's connection before k+1 begins. Of short runs
-the kernel keeps what is written for a moment, and sends it with what follows, also when this process is dead. A second
+the kernel keeps what is written for a moment, and sends it with what follows, also when this process is dead (unless
+the foreman had just said something that it had not read: then the end of the connection comes first). A second
 thread reads that connection: it gives unstarted runs back, and passes interrupts on to the main thread as a signal, so
 that they are raised inside the task's function and nowhere else (Ray's own soft cancel may hit any line of ours). Ray
 uses a process for many chunks, and the connection is kept from one to the next.
@@ -17,6 +18,9 @@ import ssl
 import sys
 import threading
 import time
+
+# signal.getsignal() makes an enum of what it finds, which takes ten times as long as to find it.
+from _signal import getsignal  # type: ignore[import-not-found]
 from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -46,6 +50,8 @@ HEARD_SECONDS = 2.0
 #: Of what a task prints so much is told at a time, and so often: the words before a crash are the ones that matter.
 OUTPUT_CHARACTERS = 8 * 1024
 OUTPUT_SECONDS = 0.05
+
+_SIGUSR1 = int(signal.SIGUSR1)
 
 #: A message to the foreman: what it is, and what belongs to it.
 type Parts = tuple[str, ...]
@@ -170,19 +176,24 @@ class Executor:
         task, node = _task_and_node()
         self._reference = self.files.head(task, node)
         hello = [order["foreman"]["secret"], order["chunk"], os.getpid(), self.name, self._reference]
-        self._send(("hello", messages.dump(hello)))
-        told: tuple[Parts, ...] = ()
+        # With the first start, which waits for nobody.
+        self._pushed_at = 0.0
+        self._send(("hello", messages.dump(hello)), may_wait=True)
+        fields = messages.FIELDS if tuple(order["fields"]) == messages.FIELDS else order["fields"]
+        ended: Parts = ()
         while (given := self._next()) is not None:
             key, written = given
             self._put_right()
             # The last one may be followed by nothing for long.
             may_wait = bool(self._orders) and time.monotonic() - self._pushed_at < PUSH_SECONDS
-            if not self._send(*told, ("started", key, printed.part(self._began)), may_wait=may_wait):
+            begins = key, printed.part(self._began)
+            if not self._send(("next", *begins, *ended) if ended else ("started", *begins), may_wait=may_wait):
                 # Nobody would know what this process was at: the rest is for one that can be heard.
                 self._undelivered.append(_given_back([key, *(key for key, _ in self._orders)], self._trouble))
-                told = ()
+                ended = ()
                 break
-            told = (self._execute(key, messages.read_claim(written, order["fields"])),)
+            ended = self._execute(key, messages.read_claim(written, fields))
+        told: tuple[Parts, ...] = (("ended", *ended),) if ended else ()
         if self._send(*told, ("done",)) and alone and not self._heard.wait(HEARD_SECONDS):
             # A connection may be dead for long before anybody is told. By way of Ray it arrives.
             self._undelivered += told
@@ -194,21 +205,25 @@ class Executor:
             return self._orders.popleft() if self._orders else None
 
     def _execute(self, key: str, claim: "Claimed") -> Parts:
+        """How it ended: what the foreman wants to know of it, and what it passes on."""
         # Fenced by its token alone: the worker in whose name it was claimed may be gone, and another have adopted it.
         execution = self._call(
             claim, executor=self.name, output=self.recorder.tail, adoptable=True, log_ref=self._log_ref
         )
         with self._lock:
             self._current = None
+        if execution.settled:
+            # What it printed after its commit, in hooks, is not the next one's.
+            self._ended = None
         if execution.settlement is None:
-            return "ended", key, "", "1", messages.dump(["ended", key, False, None])
+            return key, "", "1", messages.dump(["ended", key, False, None])
         row = self._write(execution.settlement)
         settled = execution.settled or self._settled_here(claim, row, worker=None)
         if settled:
             # What is settled already need not travel whole.
             row.text = ""
         told = messages.dump(["ended", key, settled, messages.outcome_to_json(row)])
-        return "ended", key, f"{row.duration:.6f}", "1" if settled else "", told
+        return key, f"{row.duration:.6f}", "1" if settled else "", told
 
     def _log_ref(self, outcome: "Outcome") -> str:
         if not self._reference:
@@ -240,7 +255,7 @@ class Executor:
         self._unsaid = ""
         # Where the words of the last one ended, those of this one begin.
         self._began, self._ended = self._ended or self.files.sizes(), None
-        if self._is_main and signal.getsignal(signal.SIGUSR1) != self._raise_inside:
+        if self._is_main and getsignal(_SIGUSR1) != self._raise_inside:
             signal.signal(signal.SIGUSR1, self._raise_inside)
         self._forget_limits()
 
@@ -302,6 +317,7 @@ class Executor:
             # It was printed when it was interrupted: nobody would understand half a line.
             self._hang_up()
             raise
+        self._undelivered += [("ended", *parts[3:]) for parts in told if parts[0] == "next"]
         self._undelivered += [parts for parts in told if parts[0] in ("ended", "given back")]
         return False
 

@@ -314,7 +314,7 @@ class Foreman:
         self._launch(together)
 
     def _launch(self, together: list[Held]) -> None:
-        chunk = Chunk(secrets.token_hex(8), {held.key: held for held in together})
+        chunk = Chunk(secrets.token_hex(8), {held.key: held for held in together}, len(together) == 1)
         self.chunks[chunk.id] = chunk
         for held in together:
             held.chunk = chunk
@@ -437,19 +437,13 @@ class Foreman:
     # -- what chunks tell ------------------------------------------------------------------------
 
     def heed(self, chunk: Chunk, kind: str, *parts: str) -> None:
-        if kind == "started":
-            key, chunk.log_part = parts
-            held = chunk.held.get(key)
-            if held is not None:
-                self._started(chunk, held)
+        if kind == "next":
+            self._hear_of_end(chunk, *parts[2:])
+            self._hear_of_start(chunk, *parts[:2])
+        elif kind == "started":
+            self._hear_of_start(chunk, *parts)
         elif kind == "ended":
-            key, seconds, is_kept, event = parts
-            held = chunk.held.get(key)
-            if held is not None:
-                held.is_kept = bool(is_kept)
-                if seconds:
-                    self.durations.note(held.task, float(seconds))
-                self._ended(held, event)
+            self._hear_of_end(chunk, *parts)
         elif kind == "given back":
             given_back = [held for key in json.loads(parts[0]) if (held := chunk.held.pop(key, None)) is not None]
             chunk.asked_back = False
@@ -457,8 +451,9 @@ class Foreman:
                 given_back = self._unheard(given_back, *parts[1:])
             self._return_or_dispatch(given_back)
         elif kind == "done":
-            if chunk.connection is not None:
-                # Who executes one that takes long waits for this, and otherwise tells it by way of Ray.
+            if chunk.connection is not None and chunk.is_alone:
+                # Who executes one that takes long waits for this, and otherwise tells it by way of Ray. Others do not:
+                # what a process has not sent yet is lost if it dies without having read what was said to it.
                 chunk.connection.send(["heard", chunk.id])
             chunk.over.set()
         elif kind == "output":
@@ -466,6 +461,20 @@ class Foreman:
         else:
             # What the interpreter says when it dies is no message.
             chunk.output = (chunk.output + kind + "\n")[-chunks.OUTPUT_CHARACTERS :]
+
+    def _hear_of_start(self, chunk: Chunk, key: str, log_part: str) -> None:
+        chunk.log_part = log_part
+        held = chunk.held.get(key)
+        if held is not None:
+            self._started(chunk, held)
+
+    def _hear_of_end(self, chunk: Chunk, key: str, seconds: str, is_kept: str, event: str) -> None:
+        held = chunk.held.get(key)
+        if held is not None:
+            held.is_kept = bool(is_kept)
+            if seconds:
+                self.durations.note(held.task, float(seconds))
+            self._ended(held, event)
 
     def _unheard(self, given_back: list[Held], why: str = "") -> list[Held]:
         """Of what a process gave back because it could not speak with us: what is to be tried again."""

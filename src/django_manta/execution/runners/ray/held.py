@@ -62,6 +62,8 @@ class Chunk:
 
     id: str
     held: dict[str, Held]
+    #: It was given one run only, and waits until it is heard.
+    is_alone: bool = False
     ref: Any = None
     #: The run that it is at.
     head: Held | None = None
