@@ -3,12 +3,21 @@
 import os
 import signal
 import socket
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from django_manta.execution.runners.processes import NAP_RUNS, NAP_SECONDS, START_SECONDS, Child, Pool, Recycle
+from django_manta.execution.runners.processes import (
+    NAP_RUNS,
+    NAP_SECONDS,
+    START_SECONDS,
+    STIR_SECONDS,
+    Child,
+    Pool,
+    Recycle,
+)
 from django_manta.execution.runners.slate import (
     ASLEEP,
     AWAKE,
@@ -107,6 +116,59 @@ def test_a_frame_that_is_not_all_there_is_read_later(ends: Ends) -> None:
     assert list(worker.read()) == [(Kind.STARTED, 2)]
 
 
+def test_nothing_is_taken_for_a_frame_before_it_is_there(ends: Ends) -> None:
+    child, worker = ends
+    child.write(Kind.STARTED, 12345, full)
+    # Its number is seen, and nothing of it: a slate is full of zeros at first.
+    kept = bytes(worker._bytes[: child._written])
+    worker._bytes[: child._written] = bytes(len(kept))
+    assert list(worker.read()) == []
+    worker._bytes[: len(kept)] = kept
+    assert list(worker.read()) == [(Kind.STARTED, 12345)]
+
+
+def test_a_frame_of_the_last_round_is_not_taken_for_one_of_this(ends: Ends) -> None:
+    child, worker = ends
+    size = CAPACITY // 8
+    overhead = _written_by(child, b"")
+    body = bytes(size - overhead)
+    list(worker.read())
+    child.write(Kind.ENDED, bytes(size - 2 * overhead), full)
+    for _ in range(7):
+        child.write(Kind.ENDED, body, full)
+    assert len(list(worker.read())) == 8
+    assert child._written == CAPACITY
+    old = bytes(worker._bytes[:overhead])
+    child.write(Kind.ENDED, b"", full)
+    new = bytes(worker._bytes[:overhead])
+    worker._bytes[:overhead] = old
+    assert list(worker.read()) == []
+    worker._bytes[:overhead] = new
+    assert list(worker.read()) == [(Kind.ENDED, b"")]
+
+
+def _written_by(child: Slate, body: bytes) -> int:
+    before = child._written
+    child.write(Kind.ENDED, body, full)
+    return child._written - before
+
+
+def test_who_reads_while_another_process_writes_hears_everything(ends: Ends) -> None:
+    child, worker = ends
+    count = 20_000
+    pid = os.fork()
+    if pid == 0:
+        for number in range(count):
+            child.write(Kind.ENDED, (number, "x" * (number % 701)), lambda: time.sleep(0.0001))
+        os._exit(0)
+    heard: list[int] = []
+    deadline = time.monotonic() + 60
+    while len(heard) < count and time.monotonic() < deadline:
+        heard += [body[0] for _, body in worker.read()]
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert heard == list(range(count))
+
+
 def test_a_frame_that_never_makes_sense_is_not_looked_at_for_ever(ends: Ends) -> None:
     child, worker = ends
     child.write(Kind.STARTED, 1, full)
@@ -197,6 +259,7 @@ def test_who_has_handed_something_out_looks_soon_whether_it_has_begun(pool: tupl
     made, child, _ = pool
     flight: Any = Flight()
     child.held[1] = flight
+    child.stirred_at = time.monotonic()
     made.rest(30.0)
     assert made.rest(30.0) == START_SECONDS
     flight.started_at = 1.0
@@ -206,10 +269,34 @@ def test_who_has_handed_something_out_looks_soon_whether_it_has_begun(pool: tupl
 def test_who_has_handed_many_out_naps(pool: tuple[Pool, Child, Slate]) -> None:
     made, child, far = pool
     child.held |= {number: Flight() for number in range(NAP_RUNS)}  # type: ignore[misc]
+    child.stirred_at = time.monotonic()
     assert made.rest(30.0) == NAP_SECONDS
     assert made.rest(NAP_SECONDS / 2) == NAP_SECONDS / 2
     assert not far.must_wake(ASLEEP)
     assert far.must_wake(NAPPING)
+
+
+def test_who_has_heard_nothing_for_long_naps_no_more(pool: tuple[Pool, Child, Slate]) -> None:
+    made, child, far = pool
+    child.held |= {number: Flight() for number in range(NAP_RUNS)}  # type: ignore[misc]
+    child.stirred_at = time.monotonic() - STIR_SECONDS
+    made.rest(30.0)
+    assert made.rest(30.0) == 30.0
+    assert far.must_wake(ASLEEP)
+
+
+def test_a_child_that_makes_no_sense_is_heard_no_more(
+    pool: tuple[Pool, Child, Slate], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, child, far = pool
+    killed: list[Child] = []
+    monkeypatch.setattr(made, "_kill", killed.append)
+    far.write(Kind.GIVEN_BACK, None, full)
+    made.hear()
+    far.write(Kind.GIVEN_BACK, None, full)
+    made.hear()
+    assert killed == [child]
+    assert made.rest(30.0) > 0.0
 
 
 def test_who_has_something_to_hear_does_not_rest(pool: tuple[Pool, Child, Slate]) -> None:

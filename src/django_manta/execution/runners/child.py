@@ -63,7 +63,8 @@ LINGER_SECONDS = 0.002
 
 def serve(request: dict[str, Any], descriptors: list[int]) -> int:
     """The life of a child. Its exit code."""
-    worker = socket.socket(fileno=descriptors[0])
+    # At a descriptor out of the way of tasks that close all that they can think of, or one twice.
+    worker = _far_away(socket.socket(fileno=descriptors[0]))
     slate = None if request.get("slots") else Slate(descriptors[2])
     # A process that a task forks must not hold our end of the channel, nor tell anything in our name, nor outlive us.
     os.register_at_fork(after_in_child=lambda: _disown(worker, slate))
@@ -105,11 +106,12 @@ def hush_django() -> None:
 
 
 def _far_away(channel: socket.socket) -> socket.socket:
-    """The same channel by another descriptor, a high one if the process may have it."""
-    try:
-        return socket.socket(fileno=fcntl.fcntl(channel.fileno(), fcntl.F_DUPFD_CLOEXEC, FAR_AWAY))
-    except OSError:
-        return channel.dup()
+    """The same channel by another descriptor, a high one if the process may have it, and by no other."""
+    with channel:
+        try:
+            return socket.socket(fileno=fcntl.fcntl(channel.fileno(), fcntl.F_DUPFD_CLOEXEC, FAR_AWAY))
+        except OSError:
+            return channel.dup()
 
 
 class Child:
@@ -136,11 +138,10 @@ class Child:
         self._reading = threading.Lock()
         #: The main thread executes, or is about to: the other one reads.
         self._busy = threading.Event()
-        self._nudged, self._nudge = socket.socketpair()
-        # The second thread listens at descriptors of its own, out of the way of tasks that close all that they can
-        # think of: the task ends as it would have, and is settled.
-        self._ear, self._nudged = _far_away(worker), _far_away(self._nudged)
-        os.register_at_fork(after_in_child=self._ear.close)
+        self._nudged, self._nudge = map(_far_away, socket.socketpair())
+        self._pid = os.getpid()
+        #: Held by the thread that settles what was kept, and then ends the process.
+        self._leaving = threading.Lock()
 
     def serve(self) -> int:
         signal.signal(signal.SIGUSR1, self._raise_inside)
@@ -225,15 +226,21 @@ class Child:
             self._wake(level)
         except (OSError, ValueError):
             # The worker is gone, which the reader hears, too. Or the task has closed what it should not have, and the
-            # reader may hear nothing; or has forked, and this is not the process that was given the run, whose slate is
-            # not its own. What has ended is settled from here, so as not to be done again.
+            # reader may hear nothing; or has forked, and this is not the process that was given the run.
             if threading.current_thread() is threading.main_thread():
-                overdue = threading.Timer(LEAVE_SECONDS, os._exit, (1,))
-                overdue.daemon = True
-                overdue.start()
+                self._leave_alone()
+            raise
+
+    def _leave_alone(self) -> Never:
+        """There is nobody to tell. What has ended is settled from here, so as not to be done again."""
+        if os.getpid() == self._pid:
+            overdue = threading.Timer(LEAVE_SECONDS, os._exit, (1,))
+            overdue.daemon = True
+            overdue.start()
+            with self._leaving:
                 self._kept.settle()
                 os._exit(1)
-            raise
+        os._exit(1)
 
     def _wake(self, level: int) -> None:
         if self._slate.must_wake(level):
@@ -259,7 +266,7 @@ class Child:
         """The life of the second thread."""
         try:
             sources = select.poll()
-            for source in (self._ear, self._nudged):
+            for source in (self.worker, self._nudged):
                 sources.register(source, select.POLLIN)
             while True:
                 self._busy.wait()
@@ -269,10 +276,10 @@ class Child:
                     return
                 if self._nudged.fileno() in ready:
                     self._nudged.recv(READ_BYTES)
-                if self._busy.is_set() and self._ear.fileno() in ready:
+                if self._busy.is_set() and self.worker.fileno() in ready:
                     with self._reading:
                         # The main thread may have read it already, and begun what it says.
-                        self._take_in(self._receive(self._ear, socket.MSG_DONTWAIT))
+                        self._take_in(self._receive(self.worker, socket.MSG_DONTWAIT))
         except BaseException:
             self._leave()
 
@@ -291,8 +298,7 @@ class Child:
         if not data:
             with self._changed:
                 self._orders.clear()
-            self._kept.settle()
-            os._exit(1)
+            self._leave_alone()
         try:
             for kind, body in self._inbox.feed(data):
                 self._obey(kind, body)

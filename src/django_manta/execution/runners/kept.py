@@ -7,6 +7,7 @@ otherwise it would be done once more. Most of it the worker had settled itself, 
 
 import contextlib
 import logging
+import threading
 from collections import deque
 from typing import Any
 
@@ -19,9 +20,11 @@ from django_manta.ledger import Claimed, Ledger, Written, own_session
 
 logger = logging.getLogger("django_manta")
 
-#: How many of the last outcomes are kept, and how large they may be.
-OUTCOMES = 256
+#: How many of the last outcomes are kept, how large they may be, and all of them together. As many as a slate has room
+#: for, which the worker may not have heard of, and some that it has not settled.
+OUTCOMES = 2_048
 CHARACTERS = 64 * 1024
+MOST_CHARACTERS = 16 * 1024 * 1024
 
 #: A row larger than this does not pass through the worker, which has others to see to meanwhile.
 LARGE_CHARACTERS = 1024 * 1024
@@ -31,18 +34,25 @@ class Kept:
     """The last outcomes of a process."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._characters = 0
         # Not the claims themselves: their arguments may be large.
-        self._rows: deque[tuple[str, str, Written]] = deque(maxlen=OUTCOMES)
+        self._rows: deque[tuple[str, str, Written]] = deque()
 
     def add(self, claim: Claimed, row: Written) -> None:
         if len(row.text) <= CHARACTERS:
-            self._rows.append((claim.backend, claim.worker, row))
+            with self._lock:
+                self._rows.append((claim.backend, claim.worker, row))
+                self._characters += len(row.text)
+                while len(self._rows) > OUTCOMES or self._characters > MOST_CHARACTERS:
+                    self._characters -= len(self._rows.popleft()[2].text)
 
     def settle(self) -> None:
         """The worker is gone. What fails here is left to whoever finds its lease lost."""
         held: dict[tuple[str, str], list[Written]] = {}
-        # Copied in one go: the other thread may still add to it.
-        for backend, worker, row in self._rows.copy():
+        with self._lock:
+            rows = list(self._rows)
+        for backend, worker, row in rows:
             held.setdefault((backend, worker), []).append(row)
         with contextlib.suppress(Exception):
             for (backend, worker), settlements in held.items():

@@ -37,6 +37,9 @@ READ_BYTES = 256 * 1024
 NAP_RUNS = 16
 NAP_SECONDS = 0.001
 
+#: But not if nothing was heard of it for so long: then they are not short, or it is stopped.
+STIR_SECONDS = 0.1
+
 #: Nobody is woken because something has started: it is heard of so long after it was handed out, at the latest.
 START_SECONDS = 0.01
 
@@ -70,6 +73,10 @@ class Child:
     closed: bool = False
     code: int | None = None
     asked_back: bool = False
+    #: When it was last given something, or heard of.
+    stirred_at: float = 0.0
+    #: What it tells makes no sense any more.
+    senseless: bool = False
 
     @property
     def head(self) -> Flight | None:
@@ -146,6 +153,7 @@ class Pool:
         self._requests = 0
         self._servers = 0
         self._restart_at = 0.0
+        self._ask_at = 0.0
         self._wants_async = False
 
     # -- life ------------------------------------------------------------------------------------
@@ -236,6 +244,7 @@ class Pool:
         return None if runs is None or child.slots else max(0, runs - child.executed - len(child.held))
 
     def give(self, child: Child, flights: list[Flight]) -> None:
+        child.stirred_at = time.monotonic()
         for flight in flights:
             child.held[flight.claim.token] = flight
         self._send(child, orders([flight.claim for flight in flights]))
@@ -263,23 +272,23 @@ class Pool:
         """The worker is going to wait for so long. How long it may: nobody wakes it for everything."""
         if patience <= 0:
             return patience
+        now = time.monotonic()
         for child in self.children.values():
             slate, head = child.slate, child.head
-            if slate is None or child.closed:
+            if slate is None or child.closed or child.senseless:
                 continue
-            level = NAPPING if len(child.held) >= NAP_RUNS else ASLEEP
+            stirs = now - child.stirred_at < STIR_SECONDS
+            level = NAPPING if stirs and len(child.held) >= NAP_RUNS else ASLEEP
             if level is NAPPING:
                 patience = min(patience, NAP_SECONDS)
             if slate.level != level:
                 slate.level = level
                 # As long as that it may take until it is seen by everybody, on any processor.
                 patience = min(patience, START_SECONDS)
-            elif head is not None and head.started_at is None:
+            elif stirs and head is not None and head.started_at is None:
                 patience = min(patience, START_SECONDS)
         # Not sooner: who wrote something before it saw that we sleep wakes nobody.
-        if any(child.slate is not None and child.slate.has_news for child in self.children.values()):
-            return 0.0
-        return patience
+        return 0.0 if any(map(_has_news, self.children.values())) else patience
 
     def tend(self, now: float) -> float | None:
         """Start what is missing, kill what is overdue. When to come again."""
@@ -305,7 +314,7 @@ class Pool:
                 self._restart_at = now + RESTART_SECONDS
                 self.start()
             return
-        if not self._server_ready:
+        if not self._server_ready or now < self._ask_at:
             return
         present = [
             (child.slots, child.lane) for child in self.children.values() if not child.retiring and not child.killed
@@ -321,29 +330,33 @@ class Pool:
     # -- the fork server -------------------------------------------------------------------------
 
     def _ask_for_child(self, slots: int, lane: int) -> None:
+        """What it needs may not be to be had: then it is asked for again in a while."""
         assert self._control is not None
-        ours, theirs = socket.socketpair()
-        output = new_file("output")
-        descriptors = [theirs.fileno(), output]
-        slate = None
-        if not slots:
-            descriptors.append(new_slate())
-            slate = Slate(os.dup(descriptors[-1]))
-            slate.level = ASLEEP
-        asked = _Asked(ours, output, slate, slots, lane)
         self._requests += 1
         request = {"request": self._requests, "slots": slots, "memory_limit": self.recycle.memory_limit}
-        with theirs:
+        with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
             try:
+                channel, far = socket.socketpair()
+                ours.callback(channel.close)
+                theirs.callback(far.close)
+                channel.setblocking(False)
+                output = new_file("output")
+                ours.callback(os.close, output)
+                descriptors = [far.fileno(), output]
+                slate = None
+                if not slots:
+                    descriptors.append(new_slate())
+                    theirs.callback(os.close, descriptors[-1])
+                    slate = Slate(os.dup(descriptors[-1]))
+                    slate.level = ASLEEP
+                    ours.callback(slate.close)
                 socket.send_fds(self._control, [json.dumps(request).encode()], descriptors)
-            except OSError:
-                asked.close()
+            except OSError as error:
+                logger.warning("A child could not be asked for: %s", error)
+                self._ask_at = time.monotonic() + RESTART_SECONDS
                 return
-            finally:
-                for descriptor in descriptors[2:]:
-                    os.close(descriptor)
-        ours.setblocking(False)
-        self._asked[self._requests] = asked
+            ours.pop_all()
+        self._asked[self._requests] = _Asked(channel, output, slate, slots, lane)
 
     def _hear_server(self) -> None:
         assert self._control is not None
@@ -419,7 +432,8 @@ class Pool:
         self._read_slate(child)
 
     def _read_slate(self, child: Child) -> None:
-        if child.slate is not None and child.slate.has_news:
+        if child.slate is not None and _has_news(child):
+            child.stirred_at = time.monotonic()
             # It need not wake who is awake.
             child.slate.level = AWAKE
             self._listen(child, child.slate.read())
@@ -432,6 +446,7 @@ class Pool:
         except (KeyError, ValueError, EOFError, TypeError):
             # A task has written to the channel, or over it: nothing that follows makes sense.
             logger.exception("Child %s does not make sense any more.", child.pid)
+            child.senseless = True
             self._kill(child)
             return False
         return True
@@ -491,6 +506,9 @@ class Pool:
             self._send(child, frame(Kind.STOP))
 
     def _kill(self, child: Child) -> None:
+        if child.code is not None:
+            # It is dead, and its number may be another's.
+            return
         child.killed = True
         with contextlib.suppress(ProcessLookupError):
             os.kill(child.pid, signal.SIGKILL)
@@ -563,3 +581,7 @@ class Pool:
         key = self.selector.get_key(child.channel)
         if key.events != wanted:
             self.selector.modify(child.channel, wanted, key.data)
+
+
+def _has_news(child: Child) -> bool:
+    return child.slate is not None and not child.senseless and child.slate.has_news

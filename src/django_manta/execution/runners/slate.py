@@ -11,7 +11,8 @@ worker that naps, and one that has more to do lets it; a worker that sleeps is w
 One process writes and one reads. Each counts its own bytes from the beginning of time, in a place of its own that only
 it writes to; the place in the slate is what is left of that number when it is divided by the size. A frame carries a
 checksum: a processor may let others see what was written last first, and who finds a frame that is not all there
-looks again later.
+looks again later. Its place is part of the checksum, so that neither nothing nor a frame of the last round, which stood
+in the same place, can be taken for it.
 """
 
 import marshal
@@ -20,7 +21,6 @@ import os
 import struct
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -79,7 +79,7 @@ class Slate:
         self._bytes = whole[_PLACES:]
         self._written = self._numbers[_WRITTEN]
         self._read = self._numbers[_READ]
-        self._pieces = b""
+        self._pieces: list[bytes] = []
         self._doubts = 0
 
     # -- the child -------------------------------------------------------------------------------
@@ -87,13 +87,16 @@ class Slate:
     def write(self, kind: Kind, body: Any, wait: Callable[[], None]) -> None:
         """Write a frame. As long as there is no room for it, ``wait`` is called, again and again."""
         packed = marshal.dumps(body)
-        while len(packed) > PIECE_BYTES:
-            self._write(_MORE, packed[:PIECE_BYTES], wait)
-            packed = packed[PIECE_BYTES:]
+        if len(packed) > PIECE_BYTES:
+            whole = memoryview(packed)
+            last = (len(packed) - 1) // PIECE_BYTES * PIECE_BYTES
+            for start in range(0, last, PIECE_BYTES):
+                self._write(_MORE, bytes(whole[start : start + PIECE_BYTES]), wait)
+            packed = bytes(whole[last:])
         self._write(kind, packed, wait)
 
     def _write(self, kind: int, packed: bytes, wait: Callable[[], None]) -> None:
-        framed = _HEADER.pack(kind, len(packed), crc32(packed)) + packed
+        framed = _HEADER.pack(kind, len(packed), crc32(packed, _seed(self._written, kind))) + packed
         end = self._written + len(framed)
         while end - self._numbers[_READ] > CAPACITY:
             wait()
@@ -133,20 +136,24 @@ class Slate:
         # All at once, so that its room can be used again before what it says is done.
         for kind, packed in self._frames():
             if kind == _MORE:
-                self._pieces += packed
+                self._pieces.append(packed)
                 continue
             if self._pieces:
-                packed, self._pieces = self._pieces + packed, b""
+                packed = b"".join((*self._pieces, packed))
+                self._pieces.clear()
             yield KINDS[kind], marshal.loads(packed)
 
     def _frames(self) -> list[tuple[int, bytes]]:
         data = self._news()
         found, start, unpack = [], 0, _HEADER.unpack_from
         while start < len(data):
+            if len(data) - start < _HEADER.size:
+                self._doubt()
+                break
             kind, length, checksum = unpack(data, start)
             end = start + _HEADER.size + length
             packed = data[start + _HEADER.size : end]
-            if crc32(packed) != checksum:
+            if end > len(data) or crc32(packed, _seed(self._read + start, kind)) != checksum:
                 self._doubt()
                 break
             found.append((kind, packed))
@@ -171,6 +178,9 @@ class Slate:
     def close(self) -> None:
         self._numbers.release()
         self._bytes.release()
-        # Somebody may still be iterating over what was read.
-        with suppress(BufferError):
-            self._memory.close()
+        self._memory.close()
+
+
+def _seed(place: int, kind: int) -> int:
+    """What the checksum of a frame begins with: never what a slate is full of before it is written to."""
+    return (~place ^ kind) & 0xFFFF_FFFF
