@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -21,7 +21,7 @@ from benchmarks.peers.columns import GROUPS
 from benchmarks.peers.environments import python_of
 from benchmarks.peers.measures import FULL, OPTIONAL, REQUIRED, REQUIRED_OF_LIMITS, SIZES, TINY, Measures, Sample
 from benchmarks.peers.record import Entry, Record
-from benchmarks.peers.rounds import Tour
+from benchmarks.peers.rounds import Tour, turns
 from benchmarks.peers.targets import TARGETS
 from benchmarks.peers.workers import Trouble, Workers
 
@@ -371,3 +371,13 @@ def test_the_columns_show_what_the_full_sizes_measure() -> None:
     shown = {column.measure for columns in GROUPS.values() for column in columns}
     assert {f"backlog_{size}" for size in FULL.backlogs} <= shown
     assert set(SIZES) == {"full", "quick", "tiny"}
+
+
+def test_nobody_is_visited_twice_in_a_row_and_everybody_once_a_round() -> None:
+    everybody = list(range(17))
+    rounds = [turns(everybody, number, 3) for number in range(3)]
+    assert [sorted(each) for each in rounds] == [everybody] * 3
+    visited = [one for each in rounds for one in each]
+    for one in everybody:
+        places = [place for place, other in enumerate(visited) if other == one]
+        assert min(later - sooner for sooner, later in pairwise(places)) > len(everybody) / 2

@@ -93,8 +93,7 @@ def measure(options: argparse.Namespace, server: str) -> Record:
             if time.monotonic() - began + tour.expected_seconds() > options.minutes * 60:
                 say(f"round {number + 1} would end after {options.minutes:g} minutes: left out")
                 break
-            # Every other round in reverse, so that whatever else the machine does falls on all of them.
-            for one in list(ready) if number % 2 == 0 else reversed(ready):
+            for one in rounds.turns(list(ready), number, count):
                 say(f"round {number + 1} of {count}: {one.name}")
                 tour.visit(one, ready[one], say)
                 record.seconds = time.monotonic() - began

@@ -85,6 +85,10 @@ FIRST = 1_000
 #: So long nobody is asked how many have ended, where the moments of their ends can be read afterwards.
 _UNASKED_SECONDS = 0.5
 
+#: What is over within so long is measured so often, and the median counts: a moment in which the machine does something
+#: else must not be a figure.
+SHORT_SECONDS, OFTEN = 1.5, 3
+
 #: Between two single runs: long enough for everybody to go to sleep again, and never the same, so that nothing
 #: that happens regularly is always met or always missed.
 PAUSE_SECONDS = (0.04, 0.08)
@@ -297,7 +301,7 @@ class Measures:
 
     def chain(self) -> Sample:
         """Milliseconds a step, from before the first enqueue to the value of the last."""
-        seconds = self._workflow(lambda: self.adapter.chain(self.sizes.chain))
+        seconds = self._often(lambda: self._workflow(lambda: self.adapter.chain(self.sizes.chain)))
         return Sample(1000 * seconds / self.sizes.chain)
 
     def fan(self) -> Sample:
@@ -330,7 +334,19 @@ class Measures:
 
     def drain(self) -> Sample:
         """Runs a second, from the moment when all are there to the last result."""
-        return self._drained(self.sizes.drain, self.sizes.drain)
+        count = self.sizes.drain
+        first = self._drained(count, count)
+        if first.note:
+            # It was not done within the limit.
+            return first
+        return Sample(count / self._often(lambda: count / self._drained(count, count).value, count / first.value))
+
+    def _often(self, seconds: Callable[[], float], first: float | None = None) -> float:
+        """How long it takes: what is short, more than once."""
+        found = [seconds() if first is None else first]
+        while len(found) < OFTEN and found[0] < SHORT_SECONDS:
+            found.append(seconds())
+        return sorted(found)[len(found) // 2]
 
     def backlog(self, size: int) -> Sample:
         """Runs a second of the first 1,000, with so many waiting."""

@@ -167,6 +167,16 @@ class Tour:
         return lasted
 
 
+def turns[T](all_of: list[T], number: int, count: int) -> list[T]:
+    """
+    In which order they are visited in round ``number`` of ``count``. Each begins with another one, so that whatever the
+    machine does besides falls on all of them. If every other round went backwards, the last of one would be the
+    first of the next, and one bad minute two of its three figures.
+    """
+    first = number * len(all_of) // max(count, 1)
+    return all_of[first:] + all_of[:first]
+
+
 def end_marked(mark: str) -> None:
     """End whatever a visit has left running."""
     for entry in Path("/proc").glob("[0-9]*"):
