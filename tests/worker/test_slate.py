@@ -3,8 +3,11 @@
 import os
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -34,10 +37,29 @@ type Ends = tuple[Slate, Slate]
 
 
 @pytest.fixture
-def ends() -> Iterator[Ends]:
-    """The child's and the worker's."""
+def place() -> Iterator[int]:
+    """The descriptor of a slate."""
     descriptor = new_slate()
-    child, worker = Slate(os.dup(descriptor)), Slate(descriptor)
+    yield descriptor
+    os.close(descriptor)
+
+
+@contextmanager
+def another_process(place: int, code: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A child that has a slate, and does with it what ``code`` says."""
+    begin = "import os, signal, sys, time\n"
+    begin += "from django_manta.execution.runners.slate import Slate\n"
+    begin += "from django_manta.execution.runners.wire import Kind\n"
+    begin += "child = Slate(int(sys.argv[1]))\n"
+    command = [sys.executable, "-c", begin + code, str(place)]
+    with subprocess.Popen(command, pass_fds=[place]) as process:
+        yield process
+
+
+@pytest.fixture
+def ends(place: int) -> Iterator[Ends]:
+    """The child's and the worker's."""
+    child, worker = Slate(os.dup(place)), Slate(os.dup(place))
     yield child, worker
     child.close()
     worker.close()
@@ -92,14 +114,11 @@ def test_who_finds_no_room_waits_and_writes_over_nothing(ends: Ends) -> None:
     assert [body for _, body in heard] == sent
 
 
-def test_what_a_killed_process_has_written_is_there(ends: Ends) -> None:
-    child, worker = ends
-    pid = os.fork()
-    if pid == 0:
-        for number in range(100):
-            child.write(Kind.STARTED, number, full)
-        os.kill(os.getpid(), signal.SIGKILL)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+def test_what_a_killed_process_has_written_is_there(ends: Ends, place: int) -> None:
+    _, worker = ends
+    code = "for number in range(100): child.write(Kind.STARTED, number, None)\nos.kill(os.getpid(), signal.SIGKILL)"
+    with another_process(place, code) as process:
+        assert process.wait(30) == -signal.SIGKILL
     assert [number for _, number in worker.read()] == list(range(100))
 
 
@@ -153,19 +172,19 @@ def _written_by(child: Slate, body: bytes) -> int:
     return child._written - before
 
 
-def test_who_reads_while_another_process_writes_hears_everything(ends: Ends) -> None:
-    child, worker = ends
+def test_who_reads_while_another_process_writes_hears_everything(ends: Ends, place: int) -> None:
+    _, worker = ends
     count = 20_000
-    pid = os.fork()
-    if pid == 0:
-        for number in range(count):
-            child.write(Kind.ENDED, (number, "x" * (number % 701)), lambda: time.sleep(0.0001))
-        os._exit(0)
+    code = f"""
+for number in range({count}):
+    child.write(Kind.ENDED, (number, "x" * (number % 701)), lambda: time.sleep(0.0001))
+"""
     heard: list[int] = []
     deadline = time.monotonic() + 60
-    while len(heard) < count and time.monotonic() < deadline:
-        heard += [body[0] for _, body in worker.read()]
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    with another_process(place, code) as process:
+        while len(heard) < count and time.monotonic() < deadline:
+            heard += [body[0] for _, body in worker.read()]
+        assert process.wait(30) == 0
     assert heard == list(range(count))
 
 
@@ -179,17 +198,11 @@ def test_a_frame_that_never_makes_sense_is_not_looked_at_for_ever(ends: Ends) ->
         list(worker.read())
 
 
-def test_a_process_that_has_given_its_slate_up_writes_nothing(ends: Ends) -> None:
+def test_who_has_given_its_slate_up_writes_nothing(ends: Ends) -> None:
     child, worker = ends
-    pid = os.fork()
-    if pid == 0:
-        child.close()
-        try:
-            child.write(Kind.STARTED, 1, full)
-        except ValueError:
-            os._exit(7)
-        os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+    child.close()
+    with pytest.raises(ValueError, match="released memoryview"):
+        child.write(Kind.STARTED, 1, full)
     assert not worker.has_news
 
 
