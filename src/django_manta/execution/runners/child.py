@@ -18,6 +18,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 
 # signal.getsignal() makes an enum of what it finds, which takes ten times as long as to find it.
 from _signal import getsignal  # type: ignore[import-not-found]
@@ -52,6 +53,9 @@ FEW_ORDERS = 32
 
 #: A worker need not be woken for this.
 NEVER = ASLEEP + 1
+
+#: When the worker has gone, what is executed just then has so long to end.
+END_SECONDS = 0.1
 
 #: Descriptors from here on are not met by accident.
 FAR_AWAY = 512
@@ -214,9 +218,10 @@ class Child:
 
     def _execute(self, claim: Claimed) -> tuple[Any, ...]:
         execution = execute(claim, executor=self.executor, output=self.recorder.tail)
+        ended = kept.ended(claim, execution, self._kept)
         with self._doing:
             self._current = None
-        return kept.ended(claim, execution, self._kept)
+        return ended
 
     def _tell(self, kind: Kind, body: Any, level: int = NAPPING) -> None:
         """Write it on the slate, and wake a worker that sleeps, or naps: see there."""
@@ -298,12 +303,19 @@ class Child:
         if not data:
             with self._changed:
                 self._orders.clear()
+            self._let_it_end()
             self._leave_alone()
         try:
             for kind, body in self._inbox.feed(data):
                 self._obey(kind, body)
         except BaseException:
             self._leave()
+
+    def _let_it_end(self) -> None:
+        """What is executed now may be done in a moment: then it is settled, too, and not begun once more."""
+        deadline = time.monotonic() + END_SECONDS
+        while self._current is not None and time.monotonic() < deadline:
+            time.sleep(0.001)
 
     def _leave(self) -> Never:
         # Deaf, it would hold its runs for ever. What is running is left to whoever finds the lease lost.
