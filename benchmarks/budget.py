@@ -99,7 +99,10 @@ def _walk(spent: _Spent, session: PostgresSession, count: int) -> None:
     connection.close()
     tending.start_anew()
     spent("  of which: verify, find the task, decode", lambda: [admit(claim) for claim in ordered])
-    done = spent("execute: verify, decode, call, encode, sign", lambda: [execute(claim) for claim in ordered])
+    done = spent(
+        "execute: verify, decode, call, encode, sign",
+        lambda: [execute(claim, executor="budget:1") for claim in ordered],
+    )
     kept = Kept()
     told = spent("end: write", lambda: _ends(ordered, done, kept))
     heard = _across_a_slate(spent, told, ordered)
