@@ -60,10 +60,6 @@ END_SECONDS = 0.1
 #: Descriptors from here on are not met by accident.
 FAR_AWAY = 512
 
-#: So long after its last order the main thread still waits for the other one to read the next: in a stream of
-#: orders they do not change places.
-LINGER_SECONDS = 0.002
-
 
 def serve(request: dict[str, Any], descriptors: list[int]) -> int:
     """The life of a child. Its exit code."""
@@ -127,9 +123,8 @@ class Child:
         self._slate = slate
         self.executor = f"{socket.gethostname()}:{os.getpid()}"
         self._orders: deque[Claimed] = deque()
-        #: Held by whoever changes what there is to do. Taken itself, it takes half as long as by way of its condition.
+        #: Held by whoever changes what there is to do.
         self._doing = threading.RLock()
-        self._changed = threading.Condition(self._doing)
         #: Both threads tell, and a frame must not end up inside another.
         self._telling = threading.Lock()
         self._stopping = False
@@ -180,13 +175,11 @@ class Child:
 
     def _next(self, *, wait: bool) -> Claimed | None:
         """The next order; None when there is none and nobody wants to wait, or it is time to leave."""
-        if len(self._orders) < FEW_ORDERS and self._busy.is_set():
+        if (wait or self._orders) and len(self._orders) < FEW_ORDERS and self._busy.is_set():
+            # Not before the end of the last one is told.
             self._see_what_has_come()
         while True:
             if wait and not self._orders:
-                with self._changed:
-                    if not self._orders and not self._stopping and self._busy.is_set():
-                        self._changed.wait(LINGER_SECONDS)
                 self._read_until_there_is_one()
             with self._doing:
                 if self._orders:
@@ -301,7 +294,7 @@ class Child:
         if data is None:
             return
         if not data:
-            with self._changed:
+            with self._doing:
                 self._orders.clear()
             self._let_it_end()
             self._leave_alone()
@@ -323,7 +316,7 @@ class Child:
         os._exit(1)
 
     def _obey(self, kind: Kind, body: Any) -> None:
-        with self._changed:
+        with self._doing:
             if kind is Kind.RUN:
                 self._orders.extend(wire.read_orders(body))
             elif kind is Kind.TAKE_BACK:
@@ -337,4 +330,3 @@ class Child:
                     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
             elif kind is Kind.STOP:
                 self._stopping = True
-            self._changed.notify()
