@@ -143,8 +143,9 @@ def enqueue_waiting(
     params = plain_run(ledger.dialect, run) | {
         "refs": run.references,
         "mode": mode.value,
-        "preconditions": [edge.on.hex for edge in edges],
-        "roles": [edge.role.value for edge in edges],
+        # As PostgreSQL writes lists: psycopg would look at each, and there is nothing to be escaped.
+        "preconditions": f"{{{','.join(edge.on.hex for edge in edges)}}}",
+        "roles": f"{{{','.join(edge.role.value for edge in edges)}}}",
         "own": own,
     }
     [(enqueued_at, deadline, armed)] = ledger.session.rows("enqueue_waiting", params)
