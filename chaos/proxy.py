@@ -29,8 +29,8 @@ KINDS = {
     "enqueue": b"INSERT INTO manta_run (",
 }
 
-#: The beginning of a transaction, where it is prepared as the statements are that leave together with it.
-BEGIN = "begin"
+#: The beginning and the end of a transaction, where they are prepared as the statements are that leave with them.
+BEGIN, COMMIT = "begin", "commit"
 
 #: A transaction that settles and claims, as a step of a chain does, is of a kind of its own.
 BOTH = "settle_and_claim"
@@ -233,16 +233,19 @@ def _note(link: Link, letter: bytes, body: bytes) -> None:
         link.seen |= {_kind(body)} - {""}
     elif letter == b"P":
         name, text = body.split(b"\0", 1)
-        link.prepared[name] = BEGIN if text.startswith(b"BEGIN\0") else _kind(text)
+        link.prepared[name] = _FRAME.get(text.partition(b"\0")[0]) or _kind(text)
     elif letter == b"B":
         name = body.split(b"\0", 2)[1]
         kind = link.prepared.get(name, "")
-        if kind == BEGIN:
-            # What leaves together with it is not committed when the server has done it.
-            link.status, kind = b"T", ""
+        if kind in (BEGIN, COMMIT):
+            # What leaves with a beginning is not committed when the server has done it, unless the end leaves, too.
+            link.status, kind = b"T" if kind == BEGIN else b"I", ""
         if kind == "settle" and body.count(b'"token":') >= MANY_RUNS:
             kind = MANY
         link.seen |= {kind} - {""}
+
+
+_FRAME = {b"BEGIN": BEGIN, b"COMMIT": COMMIT}
 
 
 def _kind(text: bytes) -> str:

@@ -93,6 +93,7 @@ def test_every_statement_has_a_comment_and_every_dialect_has_every_statement() -
         "enqueue_plain",
         "enqueue_waiting",
         "tell",
+        "tell_own",
     }
     assert folders["sqlite"] - folders["postgres"] == {
         "settle_attempts",

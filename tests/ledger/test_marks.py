@@ -9,7 +9,7 @@ import pytest
 from django.db import OperationalError
 from psycopg.errors import QueryCanceled
 
-from django_manta.ledger import Claimed, Ledger, marks
+from django_manta.ledger import Claimed, Ledger, claiming, marks
 from django_manta.states import Outcome, State
 from tests.ledger.given import enqueue, lose, settlement, sql
 
@@ -171,7 +171,7 @@ def test_what_was_claimed_is_not_lost_with_a_look_that_takes_too_long(
 ) -> None:
     enqueue(ledger, 5)
     assert len(take(ledger, mine, 3)) == 3
-    monkeypatch.setattr(ledger, "_claim", too_long)
+    monkeypatch.setattr(claiming, "_claim", too_long)
     assert len(take(ledger, mine, 10)) == 2
     with pytest.raises(OperationalError):
         ledger.claim("worker", ["other"], 10, marks=mine)
@@ -182,7 +182,7 @@ def test_inside_a_transaction_it_goes_with_the_look_that_takes_too_long(
 ) -> None:
     enqueue(ledger, 5)
     assert len(take(ledger, mine, 3)) == 3
-    monkeypatch.setattr(ledger, "_claim", too_long)
+    monkeypatch.setattr(claiming, "_claim", too_long)
     with pytest.raises(OperationalError), ledger.session.transaction():
         take(ledger, mine, 10)
     monkeypatch.undo()
@@ -199,7 +199,7 @@ def test_a_claim_whose_answer_was_lost_is_told_although_something_was_claimed_be
     def cut(*args: object) -> list[Claimed]:
         raise OperationalError("server closed the connection unexpectedly")
 
-    monkeypatch.setattr(ledger, "_claim", cut)
+    monkeypatch.setattr(claiming, "_claim", cut)
     with pytest.raises(OperationalError):
         take(ledger, mine, 10)
 

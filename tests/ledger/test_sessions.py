@@ -177,7 +177,9 @@ def test_a_claim_returns_the_same_from_one_queue_and_from_several() -> None:
     assert returned
 
 
-@pytest.mark.parametrize("name", ["claim", "claim_line", "claim_behind", "settle", "enqueue", "enqueue_plain"])
+@pytest.mark.parametrize(
+    "name", ["claim", "claim_line", "claim_behind", "settle", "tell_own", "enqueue", "enqueue_plain"]
+)
 @pytest.mark.postgres
 def test_what_is_said_often_is_short_enough_for_psycopg_to_remember(name: str) -> None:
     from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH
@@ -221,26 +223,29 @@ def test_a_commit_that_fails_leaves_no_transaction_open(own: Ledger) -> None:
     assert own.next_due() is None
 
 
-# -- a transaction whose first statements leave with its beginning -------------------------------
+# -- a transaction that is sent at once ----------------------------------------------------------
 
 
-def test_the_first_statements_of_a_transaction_are_answered_in_their_order(ledger: Ledger) -> None:
+def at_once(ledger: Ledger, *requests: tuple[str, dict[str, Any]]) -> list[list[tuple[Any, ...]]]:
+    """What was returned, as one is told before it is certain that it is committed."""
+    heard: list[list[tuple[Any, ...]]] = []
+    ledger.session.at_once(*requests, meanwhile=heard.extend)
+    return heard
+
+
+def test_the_statements_of_a_transaction_are_answered_in_their_order(ledger: Ledger) -> None:
     runs = enqueue(ledger, count=2)
     asked = [("states", {"ids": ledger.dialect.listing([run_id.hex])}) for run_id in runs]
-    with ledger.session.opened_by(*asked) as answers:
-        assert [ledger.dialect.read_id(rows[0][0]) for rows in answers] == runs
-        assert ledger.session.in_transaction()
-        ledger.enqueue([gone := new_run()])
-        assert ledger.fetch([gone.id]) != []
+    assert [ledger.dialect.read_id(rows[0][0]) for rows in at_once(ledger, *asked)] == runs
 
 
 @pytest.mark.postgres
 def test_each_sees_what_those_before_it_have_done(own: Ledger) -> None:
     claim = _claimed(own)
-    settle = _settling(claim)
-    with own.session.opened_by(settle, ("states", {"ids": [claim.id.hex]})) as (moved, states):
-        assert len(moved) == 1
-        assert states == [(claim.id, "SUCCESSFUL")]
+    moved, states = at_once(own, _settling(claim), ("states", {"ids": [claim.id.hex]}))
+    assert len(moved) == 1
+    assert states == [(claim.id, "SUCCESSFUL")]
+    assert not own.session.in_transaction()
     assert state_of(own, claim.id) is State.SUCCESSFUL
 
 
@@ -248,23 +253,57 @@ def test_each_sees_what_those_before_it_have_done(own: Ledger) -> None:
 @pytest.mark.parametrize("bad_one", [0, 1])
 def test_if_one_of_them_fails_nothing_was_done_and_the_connection_is_as_it_was(own: Ledger, bad_one: int) -> None:
     claim = _claimed(own)
-    good = _settling(claim)
+    name, params = good = _settling(claim)
     requests = [good, good]
-    requests[bad_one] = ("settle", {"settlements": "no json", "worker": "worker", "recovering": False})
-    with pytest.raises(DataError, match="json"), own.session.opened_by(*requests):
-        pytest.fail("it was opened")
+    requests[bad_one] = name, {**params, "settlements": "no json"}
+    with pytest.raises(DataError, match="json"):
+        own.session.at_once(*requests, meanwhile=lambda answers: pytest.fail("it was answered"))
     assert not own.session.in_transaction()
     assert state_of(own, claim.id) is State.RUNNING
     assert own.settle([settlement(claim)], "worker").moved == {claim.token: State.SUCCESSFUL}
 
 
 @pytest.mark.postgres
+def test_a_commit_that_is_refused_is_told_and_leaves_no_transaction_open(own: Ledger) -> None:
+    """As by a constraint that is looked at last."""
+    claim = _claimed(own)
+    sql(own, "CREATE TABLE late (id integer UNIQUE DEFERRABLE INITIALLY DEFERRED)")
+    sql(
+        own,
+        "CREATE FUNCTION late() RETURNS trigger LANGUAGE plpgsql AS"
+        " 'BEGIN INSERT INTO late VALUES (1), (1); RETURN NEW; END'",
+    )
+    sql(own, "CREATE TRIGGER late BEFORE UPDATE ON manta_run FOR EACH ROW EXECUTE FUNCTION late()")
+    try:
+        with pytest.raises(IntegrityError, match="late"):
+            at_once(own, _settling(claim))
+        assert not own.session.in_transaction()
+        assert state_of(own, claim.id) is State.RUNNING
+    finally:
+        sql(own, "DROP FUNCTION late CASCADE")
+        sql(own, "DROP TABLE late")
+    assert at_once(own, _settling(claim)) != [[]]
+
+
+@pytest.mark.postgres
+def test_who_hears_of_it_and_fails_keeps_nothing_from_being_committed(own: Ledger) -> None:
+    claim = _claimed(own)
+
+    def fail(answers: list[Any]) -> None:
+        raise LookupError("of no use")
+
+    with pytest.raises(LookupError, match="of no use"):
+        own.session.at_once(_settling(claim), meanwhile=fail)
+    assert not own.session.in_transaction()
+    assert state_of(own, claim.id) is State.SUCCESSFUL
+
+
+@pytest.mark.postgres
 def test_what_weighs_much_is_sent_one_by_one(own: Ledger) -> None:
     claim = _claimed(own)
     result = '"' + "x" * 2**20 + '"'
-    settle = _settling(claim, result=result)
-    with own.session.opened_by(settle, ("states", {"ids": [claim.id.hex]})) as (_, states):
-        assert states == [(claim.id, "SUCCESSFUL")]
+    _, states = at_once(own, _settling(claim, result=result), ("states", {"ids": [claim.id.hex]}))
+    assert states == [(claim.id, "SUCCESSFUL")]
     assert own.fetch([claim.id])[0].result == result
 
 
@@ -276,9 +315,8 @@ def test_what_the_socket_does_not_take_at_once_is_sent_all_the_same(own: Ledger)
     with socket.socket(fileno=os.dup(own.session.connection.fileno())) as link:
         link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
     result = '"' + "x" * 14_000 + '"'
-    settle = _settling(claim, result=result)
-    with own.session.opened_by(settle, ("states", {"ids": [claim.id.hex]})) as (_, states):
-        assert states == [(claim.id, "SUCCESSFUL")]
+    _, states = at_once(own, _settling(claim, result=result), ("states", {"ids": [claim.id.hex]}))
+    assert states == [(claim.id, "SUCCESSFUL")]
     assert own.fetch([claim.id])[0].result == result
 
 
@@ -286,9 +324,8 @@ def test_what_the_socket_does_not_take_at_once_is_sent_all_the_same(own: Ledger)
 def test_an_old_libpq_is_asked_one_by_one(own: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("django_manta.ledger.direct._HAS_PIPELINE", False)
     claim = _claimed(own)
-    settle = _settling(claim)
-    with own.session.opened_by(settle, ("states", {"ids": [claim.id.hex]})) as (_, states):
-        assert states == [(claim.id, "SUCCESSFUL")]
+    _, states = at_once(own, _settling(claim), ("states", {"ids": [claim.id.hex]}))
+    assert states == [(claim.id, "SUCCESSFUL")]
 
 
 @pytest.mark.postgres
@@ -300,8 +337,8 @@ def test_a_connection_that_ends_in_the_middle_of_them_says_so(own: Ledger, other
         sql(other_ledger, "LOCK TABLE manta_attempt IN ACCESS EXCLUSIVE MODE")
         ending = threading.Timer(0.3, lambda: _end(pid))
         ending.start()
-        with pytest.raises(OperationalError), own.session.opened_by(settle, settle):
-            pytest.fail("it was opened")
+        with pytest.raises(OperationalError):
+            own.session.at_once(settle, settle, meanwhile=lambda answers: pytest.fail("it was answered"))
         ending.join()
     own.session.close()  # type: ignore[attr-defined]
     assert state_of(own, claim.id) is State.RUNNING
@@ -311,15 +348,14 @@ def test_a_connection_that_ends_in_the_middle_of_them_says_so(own: Ledger, other
 @pytest.mark.postgres
 def test_other_threads_go_on_while_their_answers_are_waited_for(own: Ledger, other_ledger: Ledger) -> None:
     claim = _claimed(own)
-    settle = _settling(claim)
     holding = other_ledger.session.transaction()
     holding.__enter__()
     sql(other_ledger, "LOCK TABLE manta_attempt IN ACCESS EXCLUSIVE MODE")
     # A thread that could not go on would never let go, until the settlement has waited for as long as it may.
     letting_go = threading.Timer(0.3, lambda: holding.__exit__(None, None, None))
     letting_go.start()
-    with own.session.opened_by(settle) as (moved,):
-        assert len(moved) == 1
+    [moved] = at_once(own, _settling(claim))
+    assert len(moved) == 1
     letting_go.join()
     assert state_of(own, claim.id) is State.SUCCESSFUL
 
@@ -332,7 +368,7 @@ def _claimed(ledger: Ledger) -> Claimed:
 
 def _settling(claim: Claimed, **changes: Any) -> tuple[str, dict[str, Any]]:
     rows = settlement_rows([settlement(claim, **changes)])
-    return "settle", {"settlements": rows, "worker": "worker", "recovering": False}
+    return "settle", {"settlements": rows, "worker": "worker", "recovering": False, "quietly": False}
 
 
 def _end(pid: int) -> None:

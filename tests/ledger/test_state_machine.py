@@ -35,6 +35,7 @@ from django_manta.ledger import (
     graph,
     own_session,
 )
+from django_manta.ledger.claiming import Along, Wanted
 from django_manta.states import BAD_ENDS, ENDS, OWNED, Outcome, Role, State, When
 from django_manta.workflow.promise import TASK
 from tests.ledger.given import ASKED, HOUR, new_run, sql, worker_record
@@ -431,7 +432,7 @@ class LedgerMachine(RuleBasedStateMachine):
         ]
         ledger, settled = self.ledger, None
         if along and worker is not None:
-            settled = ledger.settle_and_claim(settlements, worker, lambda: ledger.claim(worker, QUEUES, 2))
+            settled = ledger.settle_and_claim(settlements, worker, Along([Wanted(worker, QUEUES, 2)]))
         if settled is None:
             settled = ledger.settle(settlements, worker)
         moved, refused = self.model.settle(batch, worker)

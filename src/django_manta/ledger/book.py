@@ -7,7 +7,6 @@ database's clock decides everywhere; no method takes the time of the calling mac
 
 import contextlib
 import logging
-import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,8 +20,8 @@ from django.db import DatabaseError, DataError, IntegrityError
 
 from django_manta import text
 from django_manta.exceptions import WrongKey
-from django_manta.ledger import rows
-from django_manta.ledger.marks import QUEUES, Marks
+from django_manta.ledger import claiming, graph, rows
+from django_manta.ledger.marks import Marks
 from django_manta.ledger.records import (
     AttemptRecord,
     Claimed,
@@ -35,7 +34,7 @@ from django_manta.ledger.records import (
     WorkerRecord,
     plain,
 )
-from django_manta.ledger.session import DjangoSession, Session
+from django_manta.ledger.session import DjangoSession, Row, Session
 from django_manta.payload import Seal
 from django_manta.states import ENDS, WAITING_OUTCOMES, Outcome, State
 
@@ -45,10 +44,6 @@ logger = logging.getLogger("django_manta")
 ENQUEUE_BATCH = 2_000
 
 _LONG_AGO = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
-
-
-#: PostgreSQL has given a statement up, because it took too long.
-_CANCELED = "57014"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,88 +110,7 @@ class Ledger:
         seconds; with ``not_tasks``, none of these tasks. ``marks`` are the worker's, who begins behind them while
         there is a backlog. A second statement fetches history only for runs that have any.
         """
-        if not queues or limit < 1:
-            return []
-        params = {
-            "worker": worker,
-            "limit": limit,
-            "horizon": horizon,
-            "not_tasks": self.dialect.listing(not_tasks),
-        }
-        if marks is None or horizon is not None or not_tasks or len(queues) > QUEUES or self.dialect.name != "postgres":
-            # What is passed over is still there: no mark may go behind it.
-            claims = self._claim(queues, params, limit)
-        else:
-            claims = self._claim_behind(queues, params, limit, marks)
-        tried = [claim.id for claim in claims if claim.attempts > 1]
-        if tried:
-            claims = rows.with_history(claims, self.history(tried))
-        if any(claim.references for claim in claims):
-            claims = graph.with_values(self, claims)
-        called_again = [claim.id for claim in claims if any(each.outcome is Outcome.DEFERRED for each in claim.history)]
-        if called_again:
-            claims = graph.with_laters(self, claims, called_again)
-        return rows.in_turns(claims, queues)
-
-    def _claim(self, queues: Sequence[str], params: dict[str, Any], limit: int) -> list[Claimed]:
-        params = {**params, "limit": limit}
-        if len(queues) == 1 and self.dialect.name == "postgres":
-            taken = self.session.rows("claim_line", {**params, "queue": queues[0]})
-        else:
-            taken = self.session.rows("claim", {**params, "queues": self.dialect.listing(queues)})
-        return [rows.claimed(self.dialect, row) for row in taken]
-
-    def _claim_behind(self, queues: Sequence[str], params: dict[str, Any], limit: int, marks: Marks) -> list[Claimed]:
-        """One queue after the other, each from behind its mark, or all of it when that is due. They share the limit."""
-        claims: list[Claimed] = []
-        marks.look_at = None
-        if not any(map(marks.hold, queues)):
-            self._look_through(queues, params, limit, marks, claims)
-            return claims
-        #: What one queue cannot fill is left to the others.
-        wanted = list(queues)
-        while wanted and len(claims) < limit:
-            queue = wanted.pop(0)
-            share = math.ceil((limit - len(claims)) / (len(wanted) + 1))
-            found: list[Claimed] = []
-            if marks.hold(queue):
-                asked = {"worker": params["worker"], "queue": queue, "limit": share, "parts": marks.parts(queue)}
-                found = [rows.claimed(self.dialect, row) for row in self.session.rows("claim_behind", asked)]
-                marks.took(queue, found, full=len(found) == share)
-                claims += found
-                if len(found) < share and marks.is_dear(queue):
-                    marks.put_off(queue)
-                    continue
-            if len(found) < share:
-                found += self._look_through([queue], params, share - len(found), marks, claims)
-            if len(found) == share:
-                wanted.append(queue)
-        return claims
-
-    def _look_through(
-        self, queues: Sequence[str], params: dict[str, Any], limit: int, marks: Marks, claims: list[Claimed]
-    ) -> list[Claimed]:
-        """Claim from all of some queues, from their beginning. Adds to ``claims``."""
-        began = time.monotonic()
-        try:
-            found = self._claim(queues, params, limit)
-        except DatabaseError as error:
-            for queue in queues:
-                marks.looked(queue, (), time.monotonic() - began, full=False)
-            # It took longer than a statement may, and has done nothing: what was claimed behind the marks is ours all
-            # the same, unless it goes with the transaction. After anything else nobody knows what it did, and whoever
-            # called has to find out.
-            if not claims or graph.code_of(error) != _CANCELED or self.session.in_transaction():
-                raise
-            logger.warning("Could not look through all of %s; once more in a while.", queues, exc_info=True)
-            return []
-        seconds, full = time.monotonic() - began, len(found) >= limit
-        for queue in queues:
-            of_it = [claim for claim in found if claim.queue == queue]
-            if of_it or not full:
-                marks.looked(queue, of_it, seconds, full=full)
-        claims += found
-        return found
+        return claiming.claim(self, claiming.Wanted(worker, queues, limit, horizon, not_tasks), marks)
 
     def settle(
         self, settlements: Iterable[Settleable], worker: str | None = None, *, recovering: bool = False
@@ -218,42 +132,59 @@ class Ledger:
 
     def get_ready(self) -> None:
         """Connect, and have a settlement planned, so that the first batch need not wait for that."""
-        self.session.rows("settle", {"settlements": "[]", "worker": "", "recovering": False})
+        self.session.rows("settle", _settling([], ""))
 
     def settle_and_claim(
-        self, settlements: Sequence[Settleable], worker: str, claim: Callable[[], list[Claimed]]
+        self, settlements: Sequence[Settleable], worker: str, along: claiming.Along, marks: Marks | None = None
     ) -> Settled | None:
         """
-        Settle, tell who waited, and if something became ready by that, ``claim()`` it: in one transaction, so that a
-        step of a chain waits for the disk once. None if that is not possible: then nothing was done at all.
+        Settle, tell who waited, and claim ``along`` with it what there is, also what became ready by it: in one
+        transaction, so that a step of a chain waits for the disk once, and all of it sent at once. None if that is not
+        possible: then nothing was done at all. ``claims`` are None if nobody knows what was claimed.
         """
         if self.dialect.name != "postgres" or self.session.in_transaction():
             return None
         batch = list({settlement.execution: settlement for settlement in settlements}.values())
         if any(each.outcome in WAITING_OUTCOMES for each in batch):
             return None
-        done, passed, more, claims = _Batch(), graph.Passed(), list[UUID](), None
+        done, passed = _Batch(), graph.Passed()
+        began = time.monotonic()
+
+        def read(answers: list[list[Row]]) -> None:
+            seconds = time.monotonic() - began
+            settled, told, *taken = answers
+            ended = []
+            for token, state, is_herald, run_id in settled:
+                done.moved[token] = State(state)
+                if is_herald:
+                    ended.append(run_id)
+            done.heralds += graph.told_own(ended, told, passed)
+            # What cannot be read is committed all the same, and given back.
+            with contextlib.suppress(ValueError):
+                along.read(self, taken, seconds)
+
         try:
-            params = {"settlements": rows.settlement_rows(batch), "worker": worker, "recovering": False}
-            telling = graph.telling_own(self, [each.run_id for each in batch])
-            with self.session.opened_by(("settle", params), ("tell", telling)) as (found, [answer]):
-                for token, state, is_herald, run_id in found:
-                    done.moved[token] = State(state)
-                    if is_herald:
-                        done.heralds.append(run_id)
-                if done.heralds:
-                    passed, more = graph.told_own(self, done.heralds, telling, answer)
-                if passed.queues:
-                    claims = claim()
+            settling = {**_settling(batch, worker), "quietly": True}
+            good = [each.run_id for each in batch if each.outcome is Outcome.SUCCESSFUL]
+            asked = ("settle", settling), ("tell_own", graph.telling_own(self, good)), *along.requests(self)
+            self.session.at_once(*asked, meanwhile=read)
         except (DatabaseError, ValueError) as error:
             # One by one: what cannot be stored is found by halving, and what is in the way of others by those.
             if isinstance(error, DatabaseError) and not graph.is_answer(error):
                 raise
+            along.undone()
             return None
-        done.heralds = more
+        claims = self._conclude(along, marks)
         left = passed.ready.difference(each.id for each in claims or ())
-        settled = Settled(ready=frozenset(passed.queues if left else ()), ended=tuple(passed.ended), claims=claims)
+        settled = Settled(ready=frozenset(passed.queues if left else ()), claims=claims)
         return settled | self._spread(done) | self._missing(batch, done, worker, recovering=False)
+
+    def _conclude(self, along: claiming.Along, marks: Marks | None) -> list[Claimed] | None:
+        try:
+            return along.conclude(self, marks)
+        except DatabaseError:
+            logger.warning("Could not read what belongs to claimed runs: they are given back.", exc_info=True)
+            return None
 
     def _missing(self, batch: list[Settleable], done: "_Batch", worker: str | None, recovering: bool) -> Settled:
         """What did not move: because somebody holds it, or because it is no longer theirs."""
@@ -277,7 +208,7 @@ class Ledger:
             self._settle_or_halve(batch[half:], worker, recovering, done)
 
     def _settle(self, batch: list[Settleable], worker: str | None, recovering: bool, done: "_Batch") -> None:
-        params = {"settlements": rows.settlement_rows(batch), "worker": worker, "recovering": recovering}
+        params = _settling(batch, worker, recovering)
         # By execution: of two settlements with one token, only one can be of the run that it moved.
         waits = {each.execution: each for each in batch if each.outcome in WAITING_OUTCOMES}
         with self.session.transaction() if waits else self.session.step():
@@ -680,5 +611,7 @@ class Ledger:
         return self.dialect.listing([run_id.hex for run_id in ids])
 
 
-# At the end: what waits for what is told in terms of the ledger.
-from django_manta.ledger import graph  # noqa: E402
+def _settling(batch: list[Settleable], worker: str | None, recovering: bool = False) -> dict[str, Any]:
+    """What to say to settle.sql."""
+    settlements = rows.settlement_rows(batch)
+    return {"settlements": settlements, "worker": worker, "recovering": recovering, "quietly": False}

@@ -11,7 +11,7 @@ have the server forget all that is prepared there, ours as well.
 """
 
 import select
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -29,6 +29,8 @@ _CLAIMS = frozenset({"claim", "claim_line", "claim_behind"})
 
 #: A statement, its words and its values.
 type Spoken = tuple[str, str, Mapping[str, Any]]
+
+type Rows = list[tuple[Any, ...]]
 
 #: What is sent at once is no more than this: what takes long to send gains nothing by it.
 _LIGHT_BYTES = 16 * 1024
@@ -54,7 +56,7 @@ class Direct:
         #: What is done in the present transaction can be lost with the server: somebody would do it again.
         self.is_repeatable = False
 
-    def rows(self, name: str, text: str, params: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    def rows(self, name: str, text: str, params: Mapping[str, Any]) -> Rows:
         """What the statement returns, if anything. When ``name`` is first heard of, it is prepared."""
         label, values = self._bound(name, text, params)
         return self._read(name, self._link.exec_prepared(label, values, result_format=Format.BINARY))
@@ -66,7 +68,7 @@ class Direct:
         label, order = known
         return label, [_text(params[key]) for key in order]
 
-    def _read(self, name: str, result: PGresult) -> list[tuple[Any, ...]]:
+    def _read(self, name: str, result: PGresult) -> Rows:
         if result.status == ExecStatus.COMMAND_OK:
             return []
         if result.status != ExecStatus.TUPLES_OK:
@@ -80,54 +82,81 @@ class Direct:
             reader.set_pgresult(None)
 
     @contextmanager
-    def transaction(self, first: Sequence[Spoken] = ()) -> Iterator[list[list[tuple[Any, ...]]]]:
-        """All or nothing, where no transaction is open yet, and what its ``first`` statements return."""
+    def transaction(self) -> Iterator[None]:
+        """All or nothing, where no transaction is open yet."""
+        self._say(b"BEGIN")
         try:
             self.is_repeatable = False
-            yield self._begin(first)
+            yield
             # Without waiting for the disk, which takes longer than all the rest of a short transaction.
             ended = self._say(b"SET LOCAL synchronous_commit = off; COMMIT" if self.is_repeatable else b"COMMIT")
             if ended != b"COMMIT":
                 # Somebody passed over an error of a statement, and all of it is undone; the server calls that no error.
                 raise InFailedSqlTransaction("A statement of the transaction failed: it was rolled back.")
         except BaseException:
-            # Where the connection is gone, so is the transaction.
-            with suppress(psycopg.Error):
-                self._link.exec_(b"ROLLBACK")
+            self._roll_back()
             raise
 
-    def _begin(self, first: Sequence[Spoken]) -> list[list[tuple[Any, ...]]]:
-        bound = [self._bound(*each) for each in first]
-        weight = sum(len(value or b"") for _, values in bound for value in values)
-        if not bound or not _HAS_PIPELINE or weight > _LIGHT_BYTES:
-            self._say(b"BEGIN")
-            return [self.rows(*each) for each in first]
-        begin, _ = self._bound("begin", "BEGIN", {})
-        results = self._at_once([(begin, []), *bound])
-        # If one has failed, those after it were not executed.
-        for result in results:
-            if result.status not in (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK):
-                raise self._error(result)
-        return [self._read(name, result) for (name, _, _), result in zip(first, results[1:], strict=True)]
+    def _roll_back(self) -> None:
+        # Where the connection is gone, so is the transaction.
+        with suppress(psycopg.Error):
+            self._link.exec_(b"ROLLBACK")
 
-    def _at_once(self, bound: Sequence[tuple[bytes, list[Any]]]) -> list[PGresult]:
-        """Send these one after the other, then hear the answers: libpq's pipeline."""
+    # -- all at once -----------------------------------------------------------------------------
+
+    def at_once(self, spoken: Sequence[Spoken], meanwhile: Callable[[list[Rows]], None]) -> None:
+        """
+        A transaction of these, sent with its beginning and its end: nobody waits for the answer to one before the next
+        is sent (libpq's pipeline). ``meanwhile`` hears what they have returned while the disk works on the commit,
+        whose fate is not known then; what it raises is raised when that is.
+        """
+        bound = [self._bound(*each) for each in spoken]
+        weight = sum(len(value or b"") for _, values in bound for value in values)
+        if not _HAS_PIPELINE or weight > _LIGHT_BYTES:
+            with self.transaction():
+                answers = [self.rows(*each) for each in spoken]
+            meanwhile(answers)
+            return
+        begin, commit = self._bound("begin", "BEGIN", {}), self._bound("commit", "COMMIT", {})
         link = self._link
         link.enter_pipeline_mode()
         try:
-            for label, values in bound:
+            for label, values in (begin, *bound):
                 link.send_query_prepared(label, values, result_format=Format.BINARY)
+            # So that the server tells what they have returned before it waits for the disk.
+            link.send_flush_request()
+            link.send_query_prepared(*commit)
             link.pipeline_sync()
             self._send_all()
-            results: list[PGresult] = []
-            while (result := self._next_result()) is None or result.status != ExecStatus.PIPELINE_SYNC:
-                # None stands between two answers.
-                results += [result] if result is not None else []
-            return results
+            answered = [self._answer() for _ in range(1 + len(bound))]
+            # If one has failed, those after it were not executed, and neither is the commit.
+            failed = next((each for each in answered if not _is_well(each)), None)
+            trouble: Exception | None = None
+            if failed is None:
+                try:
+                    meanwhile([self._read(name, each) for (name, _, _), each in zip(spoken, answered[1:], strict=True)])
+                except Exception as error:
+                    trouble = error
+            committed = self._answer()
+            # The end of the pipeline.
+            self._next_result()
         finally:
             # Refused where the connection is gone in the middle of it; then nobody uses it any more.
             with suppress(psycopg.Error):
                 link.exit_pipeline_mode()
+        if failed is not None or not _is_well(committed):
+            refusal = self._error(failed or committed)
+            self._roll_back()
+            raise refusal
+        if trouble is not None:
+            raise trouble
+
+    def _answer(self) -> PGresult:
+        """What the server says to the next statement of a pipeline. None stands after each."""
+        result = self._next_result()
+        assert result is not None
+        self._next_result()
+        return result
 
     def _send_all(self) -> None:
         """What the socket did not take at once; psycopg has libpq wait for nobody."""
@@ -176,6 +205,10 @@ class _WithoutDates:
         self.connection = connection
         self.adapters = AdaptersMap(connection.adapters)
         self.adapters.register_loader("timestamptz", Int8BinaryLoader)
+
+
+def _is_well(result: PGresult) -> bool:
+    return result.status in (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK)
 
 
 def _text(value: Any) -> bytes | None:

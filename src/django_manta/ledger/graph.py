@@ -353,38 +353,33 @@ def _tell(ledger: "Ledger", ids: Sequence[UUID]) -> tuple[Passed, list[UUID], in
     return moved, heralds, told, left
 
 
-def telling_own(ledger: "Ledger", ids: Sequence[UUID]) -> dict[str, Any]:
+def telling_own(ledger: "Ledger", ids: Sequence[UUID]) -> dict[str, object]:
     """
-    What to say to tell.sql in a transaction that may be moving these to an end: it tells the dependents of those that
-    it has moved. Only on PostgreSQL.
+    What to say to tell_own.sql in a transaction that may be moving these to a good end, quietly: it tells the
+    dependents of those that it has moved. Only on PostgreSQL.
     """
-    return {"ids": _listed(ledger, ids), "limit": _batch_of(ids), "own": True}
+    return {"ids": _listed(ledger, ids), "limit": _batch_of(ids)}
 
 
-def told_own(
-    ledger: "Ledger", heralds: Sequence[UUID], telling: dict[str, Any], answer: Sequence[Any]
-) -> tuple[Passed, list[UUID]]:
+def told_own(ended: Iterable[UUID], answer: Iterable[Sequence[Any]], passed: Passed) -> list[UUID]:
     """
-    After telling_own(): the present transaction has moved ``heralds`` to an end, and ``answer`` is what tell.sql said.
-    What moved by that, and of whom the dependents are to be told when it has committed.
+    After telling_own(): the same transaction has moved ``ended`` to an end, and ``answer`` is what tell_own.sql said.
+    Of whom the dependents are to be told when it has committed; and in ``passed`` what moved by it.
     """
-    news = _News(*answer)
-    moved, more, _, left = _after_count(ledger, news, telling["limit"])
-    # Somebody else had left a herald of them before.
-    untold = set(heralds).difference(news.these)
-    return moved, [*untold, *more] if left is Left.NOBODY else [*heralds, *more]
+    told = set()
+    for run_id, state, queue in answer:
+        if state is None:
+            told.add(run_id)
+        else:
+            _note(passed, [(run_id, state, queue)])
+    return [run_id for run_id in ended if run_id not in told]
 
 
 def _tell_held(ledger: "Ledger", ids: Sequence[UUID]) -> tuple[Passed, list[UUID], int, Left]:
     """Tell the dependents of runs that nobody else can move meanwhile."""
     limit = _batch_of(ids)
     params = {"ids": _listed(ledger, ids), "limit": limit}
-    news = _count_sqlite(ledger, ids, params) if ledger.dialect.name == "sqlite" else _count(ledger, params)
-    return _after_count(ledger, news, limit)
-
-
-def _after_count(ledger: "Ledger", news: "_News", limit: int) -> tuple[Passed, list[UUID], int, Left]:
-    """See to those whose gates have counted something."""
+    news = _count_sqlite(ledger, params) if ledger.dialect.name == "sqlite" else _count(ledger, params)
     moved = Passed(done=news.told + news.hushed)
     _note(moved, zip(news.passed, news.states, news.queues, strict=True))
     heralds: list[UUID] = []
@@ -398,7 +393,7 @@ def _after_count(ledger: "Ledger", news: "_News", limit: int) -> tuple[Passed, l
             heralds += more
     if news.found and not news.hushed:
         # Of some there may be more, or somebody who could not be told.
-        moved.done += len(ledger.session.rows("hush", {"ids": _listed(ledger, news.these)}))
+        moved.done += len(ledger.session.rows("hush", {"ids": params["ids"]}))
     left = Left.MORE if news.found == limit and news.told else Left.HELD if news.found > news.told else Left.NOBODY
     return moved, heralds, news.told, left
 
@@ -427,20 +422,18 @@ class _News:
     passed: Sequence[UUID] = ()
     states: Sequence[str] = ()
     queues: Sequence[str] = ()
-    #: Whose dependents were told.
-    these: Sequence[UUID] = ()
 
 
 def _count(ledger: "Ledger", params: dict[str, object]) -> _News:
-    [row] = ledger.session.rows("tell", {**params, "own": False})
+    [row] = ledger.session.rows("tell", params)
     return _News(*row)
 
 
-def _count_sqlite(ledger: "Ledger", ids: Sequence[UUID], params: dict[str, object]) -> _News:
+def _count_sqlite(ledger: "Ledger", params: dict[str, object]) -> _News:
     """SQLite moves nothing inside a query: look, then mark, then count. Nobody else holds anything."""
     news = ledger.session.rows("untold", params)
     if not news:
-        return _News(0, 0, len(ledger.session.rows("hush", {"ids": params["ids"]})), False, (), (), these=ids)
+        return _News(0, 0, len(ledger.session.rows("hush", {"ids": params["ids"]})), False, (), ())
     edges = [{"id": edge, "told": bool(ended), "met": bool(succeeded)} for edge, _, _, ended, succeeded, *_ in news]
     ledger.session.run("tell_edges", {"edges": dumps(edges)})
     counted = ledger.session.rows("tell_gates", {"gates": dumps(_deltas(news))})
@@ -451,7 +444,6 @@ def _count_sqlite(ledger: "Ledger", ids: Sequence[UUID], params: dict[str, objec
         reopening=any(was_told for *_, was_told, _, _ in news),
         dependents=[ledger.dialect.read_id(row[0]) for row in counted],
         again=[ledger.dialect.read_id(row[1]) for row in news if not row[3]],
-        these=ids,
     )
 
 
@@ -569,15 +561,19 @@ def with_values(ledger: "Ledger", claims: list[Claimed]) -> list[Claimed]:
     """Claims with what their references refer to; those whose executors shall fetch it themselves without."""
     referred: dict[UUID, list[str]] = {}
     for claim in claims:
-        # What is little came with the claim.
-        if claim.references and not claim.values.keys() >= set(ids := referred_to(claim.references)):
-            referred[claim.id] = ids
+        if claim.references and not has_values(claim):
+            referred[claim.id] = referred_to(claim.references)
     if not referred:
         return claims
     found = values(ledger, {run_id for ids in referred.values() for run_id in ids})
     return [
         claim._replace(values=_needed(referred[claim.id], found)) if claim.id in referred else claim for claim in claims
     ]
+
+
+def has_values(claim: Claimed) -> bool:
+    """Whether what its references refer to came with a claim, as what is little does."""
+    return claim.references is None or claim.values.keys() >= set(referred_to(claim.references))
 
 
 def referred_to(references: str) -> list[str]:

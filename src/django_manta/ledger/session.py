@@ -165,7 +165,7 @@ class Session(Protocol):
     def rows(self, name: str, params: Mapping[str, Any]) -> list[Row]: ...
     def run(self, name: str, params: Mapping[str, Any]) -> None: ...
     def transaction(self) -> AbstractContextManager[None]: ...
-    def opened_by(self, *requests: Request) -> AbstractContextManager[list[list[Row]]]: ...
+    def at_once(self, *requests: Request, meanwhile: Callable[[list[list[Row]]], None]) -> None: ...
     def step(self) -> AbstractContextManager[None]: ...
     def in_transaction(self) -> bool: ...
     def is_repeatable(self) -> None: ...
@@ -214,11 +214,11 @@ class DjangoSession:
         """All or nothing of what one database may do in one statement and another in two."""
         return self.transaction()
 
-    @contextmanager
-    def opened_by(self, *requests: Request) -> Iterator[list[list[Row]]]:
-        """A transaction, and what its first statements return."""
+    def at_once(self, *requests: Request, meanwhile: Callable[[list[list[Row]]], None]) -> None:
+        """A transaction of these; then ``meanwhile`` hears what they have returned."""
         with self.transaction():
-            yield [self.rows(name, params) for name, params in requests]
+            answers = [self.rows(name, params) for name, params in requests]
+        meanwhile(answers)
 
     def in_transaction(self) -> bool:
         """Whether what is done here commits only when somebody else says so."""
@@ -322,31 +322,36 @@ class PostgresSession:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        with self.opened_by():
-            yield
-
-    @contextmanager
-    def opened_by(self, *requests: Request) -> Iterator[list[list[Row]]]:
-        """
-        A transaction, and what its first statements return: they leave together with its beginning, so that nobody
-        waits for the answer to one before the next one is sent. Each sees what those before it have done.
-        """
         from psycopg.errors import InFailedSqlTransaction
         from psycopg.pq import TransactionStatus
 
         with self._django_errors():
             connection = self.connection
             if self._direct is not None and not self.in_transaction():
-                with self._direct.transaction(
-                    [(name, statement("postgres", name), given) for name, given in requests]
-                ) as answers:
-                    yield answers
+                with self._direct.transaction():
+                    yield
             else:
                 with connection.transaction():
-                    yield [self.rows(name, given) for name, given in requests]
+                    yield
                     if connection.info.transaction_status == TransactionStatus.INERROR:
                         # Somebody passed over an error. psycopg would ask for a commit, and not hear that it is none.
                         raise InFailedSqlTransaction("A statement of the transaction failed: it is rolled back.")
+
+    def at_once(self, *requests: Request, meanwhile: Callable[[list[list[Row]]], None]) -> None:
+        """
+        A transaction of these, where none is open: each sees what those before it have done, and nobody waits for the
+        answer to one before the next one is sent. ``meanwhile`` hears what they have returned, before it is certain
+        that they are committed. If any of them fails, nothing was done.
+        """
+        with self._django_errors():
+            # The connection first: it says how one speaks with it.
+            if not self.connection.closed and self._direct is not None:
+                spoken = [(name, statement("postgres", name), params) for name, params in requests]
+                self._direct.at_once(spoken, meanwhile)
+                return
+        with self.transaction():
+            answers = [self.rows(name, params) for name, params in requests]
+        meanwhile(answers)
 
     def step(self) -> AbstractContextManager[None]:
         """One statement, which needs no transaction round it unless one is open already."""

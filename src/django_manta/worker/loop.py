@@ -27,7 +27,18 @@ from django_manta.conf import RUNNERS
 from django_manta.execution import announce
 from django_manta.execution.admission import backend_of, resolve
 from django_manta.execution.runners.flights import Died, Flight
-from django_manta.ledger import Claimed, Ledger, Settleable, Settlement, WorkerRecord, Written, house, own_session
+from django_manta.ledger import (
+    Claimed,
+    Ledger,
+    Settleable,
+    Settled,
+    Settlement,
+    WorkerRecord,
+    Written,
+    house,
+    own_session,
+)
+from django_manta.ledger.claiming import Along, Wanted
 from django_manta.ledger.marks import REST_TIMES, Marks
 from django_manta.ledger.session import STATEMENT_TIMEOUT_SECONDS
 from django_manta.ringing import CANCEL, DEBOUNCE_SECONDS, UNKNOWN
@@ -468,34 +479,41 @@ class Worker:
         self._hungry = False
         self._passed_over = not _is_all(wanted, self._queues)
         for want in wanted:
-            limit = min(want.limit, CLAIM_LIMIT)
-            if self.given.max_runs is not None:
-                limit = min(limit, self.given.max_runs - self.executed - len(self._in_flight) - len(claims))
-            if limit < 1 or not want.queues:
+            ask = self._ask(want, len(claims))
+            if ask is None:
                 self._passed_over = True
                 continue
-            # Each time another queue is the first to be served: where there is room for one run only, it is its turn.
-            self._turn += 1
-            first = self._turn % len(want.queues)
             asked = True
-            found = self._ledger.claim(
-                self.id,
-                [*want.queues[first:], *want.queues[:first]],
-                limit,
-                horizon=want.horizon,
-                not_tasks=want.not_tasks,
-                marks=self._marks,
-            )
+            found = self._ledger.claim(*ask[:3], horizon=ask.horizon, not_tasks=ask.not_tasks, marks=self._marks)
             claims += found
-            if len(found) >= limit:
-                self._hungry = True
-            elif self._marks.look_at is not None:
-                # Something may be there all the same, where it takes long to look.
-                due_at = self._marks.look_at
-                self._look_again_at = due_at if self._look_again_at is None else min(self._look_again_at, due_at)
+            self._note(ask, found)
+        self._plan()
+        return asked
+
+    def _ask(self, want: Appetite, claimed: int) -> Wanted | None:
+        """What to ask the ledger for, after so many were claimed; None if nothing."""
+        limit = min(want.limit, CLAIM_LIMIT)
+        if self.given.max_runs is not None:
+            limit = min(limit, self.given.max_runs - self.executed - len(self._in_flight) - claimed)
+        if limit < 1 or not want.queues:
+            return None
+        # Each time another queue is the first to be served: where there is room for one run only, it is its turn.
+        self._turn += 1
+        first = self._turn % len(want.queues)
+        return Wanted(self.id, [*want.queues[first:], *want.queues[:first]], limit, want.horizon, want.not_tasks)
+
+    def _note(self, ask: Wanted, found: Sequence[Claimed]) -> None:
+        if len(found) >= ask.limit:
+            self._hungry = True
+        elif self._marks.look_at is not None:
+            # Something may be there all the same, where it takes long to look.
+            due_at = self._marks.look_at
+            self._look_again_at = due_at if self._look_again_at is None else min(self._look_again_at, due_at)
+
+    def _plan(self) -> None:
+        """After a claim: what may be left."""
         self.settler.busy = self._hungry
         self._more = self._hungry or self._passed_over
-        return asked
 
     #: How many claims there have been.
     _turn = 0
@@ -687,23 +705,30 @@ class Worker:
             # How many may be claimed at the end of --max-runs is known only when these are settled. And where it takes
             # long to find something, nobody should wait for that who waits for the end of a run.
             return self.settler.flush(self._ledger, now)
-        before, tried, asked = self._marks.copy(), False, False
+        along: Along | None = None
+        passed_over = False
 
-        def fetch() -> list[Claimed]:
-            nonlocal tried, asked
-            tried = True
-            claims: list[Claimed] = []
-            asked = self._fetch(now, claims)
-            return claims
+        def settle(settlements: list[Settleable]) -> Settled | None:
+            nonlocal along, passed_over
+            wanted = self.runner.appetite(self._queues, now)
+            asks = [ask for want in wanted if (ask := self._ask(want, 0)) is not None]
+            along = Along.of(asks, self._marks)
+            passed_over = len(asks) < len(wanted) or not _is_all(wanted, self._queues)
+            if along is None:
+                return None
+            return self._ledger.settle_and_claim(settlements, self.id, along, self._marks)
 
         try:
-            moved = self.settler.flush(self._ledger, now, fetch)
+            moved = self.settler.flush(self._ledger, now, settle)
         finally:
-            if tried and self.settler.claims is None:
-                # What was claimed is not ours, as far as we know: it is where it was, and so must be the marks.
-                self._marks = before
+            if along is not None and along.is_open:
+                # What was claimed is not ours, as far as we know.
                 self._hungry = self._more = self._must_reconcile = True
-        if self.settler.claims is not None and asked:
+        if along is not None and along.claims is not None and self.settler.claims is not None:
+            self._hungry, self._passed_over = False, passed_over
+            for ask, found in zip(along.wanted, along.claims, strict=True):
+                self._note(ask, found)
+            self._plan()
             # Before it is told who ended: the executors are waiting for this.
             self._take_on(self.settler.claims)
         return moved

@@ -135,13 +135,13 @@ class Settler:
         return len(self) >= FULL
 
     def flush(
-        self, ledger: Ledger, now: float, claim: Callable[[], list[Claimed]] | None = None
+        self, ledger: Ledger, now: float, claim: Callable[[list[Settleable]], Settled | None] | None = None
     ) -> list[tuple[Claimed, Settleable, State | None]]:
         """
         Settle what is due. What moved, with its state; None where it was no longer ours.
 
-        With ``claim``, what becomes ready by few is claimed in the same transaction. Many are only begun: they are
-        there to be collected when the scribe says so.
+        Few are settled by ``claim``, if it can: together with a claim of what becomes ready by them. Many are only
+        begun: they are there to be collected when the scribe says so.
         """
         self.claims = None
         if self._under_way and not self._may_follow:
@@ -153,7 +153,7 @@ class Settler:
         settled = None
         try:
             if claim is not None and 0 < len(batch) <= FEW and any(one.claim.dependents for one in batch):
-                settled = ledger.settle_and_claim(settlements, self.worker, claim)
+                settled = claim(settlements)
             if settled is None:
                 settled = ledger.settle(settlements, self.worker)
         except DatabaseError:

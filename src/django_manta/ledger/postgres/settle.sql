@@ -144,10 +144,14 @@ moved AS (
         run.dependents
 ),
 heralds AS (
-    -- Whoever waits for one of them is told next; if whoever should tell dies first, somebody else does.
+    -- Whoever waits for one of them is told next; if whoever should tell dies first, somebody else does. Quietly: those
+    -- who wait for a good end are told in the same transaction (tell_own.sql).
     INSERT INTO manta_herald (run_id)
     SELECT moved.id FROM moved
-    WHERE moved.dependents AND moved.state IN ('SUCCESSFUL', 'FAILED', 'CANCELLED', 'LOST', 'EXPIRED', 'QUARANTINED', 'UPSTREAM_FAILED')
+    WHERE
+        moved.dependents
+        AND moved.state IN ('SUCCESSFUL', 'FAILED', 'CANCELLED', 'LOST', 'EXPIRED', 'QUARANTINED', 'UPSTREAM_FAILED')
+        AND NOT (%(quietly)s::boolean AND moved.state = 'SUCCESSFUL')
     ON CONFLICT DO NOTHING
 )
 SELECT

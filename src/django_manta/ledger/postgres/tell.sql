@@ -2,22 +2,9 @@
 -- reopened and ended otherwise before anybody told of the former. As many edges as are asked for, in no order, so that
 -- of very many the others are not read: those that are told are elsewhere in the index.
 --
--- With `own`, only of those of whom this transaction itself has left a herald: it holds their rows, so that nobody else can
--- move them, and may ask for this before it knows which of them its settlement has moved.
---
 -- Who is held by somebody learns of it later. In one statement, because a settlement may have hundreds of edges, and
 -- of one gate: they are marked and summed up where they are.
-WITH these AS MATERIALIZED (
-    SELECT listed.id
-    FROM unnest(%(ids)s::uuid[]) AS listed (id)
-    WHERE
-        NOT %(own)s::boolean
-        OR EXISTS (
-            SELECT FROM manta_herald AS herald
-            WHERE herald.run_id = listed.id AND herald.xmin = pg_current_xact_id_if_assigned()::xid
-        )
-),
-news AS MATERIALIZED (
+WITH news AS MATERIALIZED (
     SELECT
         edge.id,
         edge.run_id,
@@ -34,7 +21,7 @@ news AS MATERIALIZED (
         WHERE edge.on_id = run.id AND edge.told = (run.state NOT IN ('SUCCESSFUL', 'FAILED', 'CANCELLED', 'LOST', 'EXPIRED', 'QUARANTINED', 'UPSTREAM_FAILED'))
         LIMIT %(limit)s
     ) AS edge
-    WHERE run.id = ANY(ARRAY(SELECT these.id FROM these))
+    WHERE run.id = ANY(%(ids)s::uuid[])
     UNION ALL
     SELECT
         edge.id,
@@ -52,7 +39,7 @@ news AS MATERIALIZED (
         LIMIT %(limit)s
     ) AS edge
     WHERE
-        run.id = ANY(ARRAY(SELECT these.id FROM these))
+        run.id = ANY(%(ids)s::uuid[])
         AND run.state IN ('SUCCESSFUL', 'FAILED', 'CANCELLED', 'LOST', 'EXPIRED', 'QUARANTINED', 'UPSTREAM_FAILED')
     LIMIT %(limit)s
 ),
@@ -158,7 +145,7 @@ passed AS (
 hushed AS (
     DELETE FROM manta_herald AS herald
     WHERE
-        herald.run_id = ANY(ARRAY(SELECT these.id FROM these))
+        herald.run_id = ANY(%(ids)s::uuid[])
         AND (SELECT count(*) FROM news) < %(limit)s
         AND (SELECT count(*) FROM news) = (SELECT count(*) FROM free)
     RETURNING herald.run_id
@@ -179,5 +166,4 @@ SELECT
     -- Each in the order in which they passed.
     ARRAY(SELECT passed.id FROM passed) AS passed,
     ARRAY(SELECT passed.state FROM passed) AS states,
-    ARRAY(SELECT passed.queue FROM passed) AS queues,
-    ARRAY(SELECT these.id FROM these) AS these
+    ARRAY(SELECT passed.queue FROM passed) AS queues

@@ -1,0 +1,220 @@
+"""
+Claims: of whole queues in one statement, or of each queue from behind what was taken before (marks.py).
+
+A claim that is one statement, as it is wherever there is no backlog, can be sent along with the settlement that makes
+something ready: nobody waits for the answer to one before the other is sent.
+"""
+
+import logging
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from django.db import DatabaseError
+
+from django_manta.ledger import graph, rows
+from django_manta.ledger.marks import QUEUES, Marks
+from django_manta.ledger.records import Claimed
+from django_manta.ledger.session import Request, Row
+from django_manta.states import Outcome
+
+if TYPE_CHECKING:
+    from django_manta.ledger.book import Ledger
+
+logger = logging.getLogger("django_manta")
+
+#: PostgreSQL has given a statement up, because it took too long.
+_CANCELED = "57014"
+
+
+class Wanted(NamedTuple):
+    """What a worker would like to have: up to ``limit`` runs of ``queues``, see Ledger.claim()."""
+
+    worker: str
+    queues: Sequence[str]
+    limit: int
+    horizon: float | None = None
+    not_tasks: Sequence[str] = ()
+
+
+def claim(ledger: "Ledger", wanted: Wanted, marks: Marks | None) -> list[Claimed]:
+    """Take what is wanted, and all that its executors need."""
+    if not wanted.queues or wanted.limit < 1:
+        return []
+    if marks is None or not _keeps_marks(ledger, wanted):
+        claims = _claim(ledger, wanted)
+    else:
+        claims = _claim_behind(ledger, wanted, marks)
+    return _completed(ledger, wanted, claims)
+
+
+def _keeps_marks(ledger: "Ledger", wanted: Wanted) -> bool:
+    """Of what is passed over something is still there: no mark may go behind it."""
+    return (
+        wanted.horizon is None
+        and not wanted.not_tasks
+        and len(wanted.queues) <= QUEUES
+        and ledger.dialect.name == "postgres"
+    )
+
+
+def _completed(ledger: "Ledger", wanted: Wanted, claims: list[Claimed]) -> list[Claimed]:
+    """With the history of those that have any, and what they are given; in the order in which to start them."""
+    tried = [claim.id for claim in claims if claim.attempts > 1]
+    if tried:
+        claims = rows.with_history(claims, ledger.history(tried))
+    if any(claim.references for claim in claims):
+        claims = graph.with_values(ledger, claims)
+    called_again = [claim.id for claim in claims if any(each.outcome is Outcome.DEFERRED for each in claim.history)]
+    if called_again:
+        claims = graph.with_laters(ledger, claims, called_again)
+    return rows.in_turns(claims, wanted.queues)
+
+
+def _lacks(claim: Claimed) -> bool:
+    """Whether its executor needs more than the claim has brought."""
+    return claim.attempts > 1 or (claim.references is not None and not graph.has_values(claim))
+
+
+# -- in one statement ----------------------------------------------------------------------------
+
+
+def _request(ledger: "Ledger", wanted: Wanted) -> Request:
+    params: dict[str, Any] = {
+        "worker": wanted.worker,
+        "limit": wanted.limit,
+        "horizon": wanted.horizon,
+        "not_tasks": ledger.dialect.listing(wanted.not_tasks),
+    }
+    if len(wanted.queues) == 1 and ledger.dialect.name == "postgres":
+        return "claim_line", {**params, "queue": wanted.queues[0]}
+    return "claim", {**params, "queues": ledger.dialect.listing(wanted.queues)}
+
+
+def _claim(ledger: "Ledger", wanted: Wanted) -> list[Claimed]:
+    return _read(ledger, ledger.session.rows(*_request(ledger, wanted)))
+
+
+def _read(ledger: "Ledger", taken: Sequence[Row]) -> list[Claimed]:
+    return [rows.claimed(ledger.dialect, row) for row in taken]
+
+
+class _Brought(NamedTuple):
+    claims: list[Claimed]
+    #: Their executors need more than these have.
+    is_lacking: bool
+
+
+@dataclass(slots=True)
+class Along:
+    """Claims that are sent along with something else, see Ledger.settle_and_claim()."""
+
+    wanted: Sequence[Wanted]
+    #: They were sent, and nobody knows what they brought.
+    is_open: bool = False
+    #: What each has brought, once that is ours.
+    claims: list[list[Claimed]] | None = None
+    _brought: list[_Brought] | None = None
+    #: How long they took, and a little more: what they were sent along with.
+    _seconds: float = 0.0
+
+    @classmethod
+    def of(cls, wanted: Sequence[Wanted], marks: Marks) -> "Along | None":
+        """These claims; None where they would take more than a statement each, or long."""
+        wanted = [each for each in wanted if each.queues and each.limit > 0]
+        if not wanted or any(marks.hold(queue) or marks.is_dear(queue) for each in wanted for queue in each.queues):
+            return None
+        return cls(wanted)
+
+    def requests(self, ledger: "Ledger") -> list[Request]:
+        self.is_open = True
+        return [_request(ledger, each) for each in self.wanted]
+
+    def read(self, ledger: "Ledger", answers: Sequence[Sequence[Row]], seconds: float) -> None:
+        """What they have brought, as far as that can be known before they are committed."""
+        brought = []
+        for each, answer in zip(self.wanted, answers, strict=True):
+            claims = rows.in_turns(_read(ledger, answer), each.queues)
+            brought.append(_Brought(claims, any(map(_lacks, claims))))
+        self._brought, self._seconds = brought, seconds
+
+    def undone(self) -> None:
+        """They have brought nothing: all of it was rolled back."""
+        self.is_open = False
+
+    def conclude(self, ledger: "Ledger", marks: Marks | None) -> list[Claimed] | None:
+        """They are committed: what is ours."""
+        if self._brought is None:
+            return None
+        self.claims = [
+            _completed(ledger, each, claims) if is_lacking else claims
+            for each, (claims, is_lacking) in zip(self.wanted, self._brought, strict=True)
+        ]
+        self.is_open = False
+        if marks is not None:
+            marks.look_at = None
+            for each, claims in zip(self.wanted, self.claims, strict=True):
+                if _keeps_marks(ledger, each):
+                    _note(marks, each.queues, claims, self._seconds, full=len(claims) >= each.limit)
+        return [claim for claims in self.claims for claim in claims]
+
+
+# -- behind marks --------------------------------------------------------------------------------
+
+
+def _claim_behind(ledger: "Ledger", wanted: Wanted, marks: Marks) -> list[Claimed]:
+    """One queue after the other, each from behind its mark, or all of it when that is due. They share the limit."""
+    claims: list[Claimed] = []
+    marks.look_at = None
+    if not any(map(marks.hold, wanted.queues)):
+        _look_through(ledger, wanted, marks, claims)
+        return claims
+    #: What one queue cannot fill is left to the others.
+    queues = list(wanted.queues)
+    while queues and len(claims) < wanted.limit:
+        queue = queues.pop(0)
+        share = math.ceil((wanted.limit - len(claims)) / (len(queues) + 1))
+        found: list[Claimed] = []
+        if marks.hold(queue):
+            asked = {"worker": wanted.worker, "queue": queue, "limit": share, "parts": marks.parts(queue)}
+            found = _read(ledger, ledger.session.rows("claim_behind", asked))
+            marks.took(queue, found, full=len(found) == share)
+            claims += found
+            if len(found) < share and marks.is_dear(queue):
+                marks.put_off(queue)
+                continue
+        if len(found) < share:
+            rest = wanted._replace(queues=[queue], limit=share - len(found))
+            found += _look_through(ledger, rest, marks, claims)
+        if len(found) == share:
+            queues.append(queue)
+    return claims
+
+
+def _look_through(ledger: "Ledger", wanted: Wanted, marks: Marks, claims: list[Claimed]) -> list[Claimed]:
+    """Claim from all of some queues, from their beginning. Adds to ``claims``."""
+    began = time.monotonic()
+    try:
+        found = _claim(ledger, wanted)
+    except DatabaseError as error:
+        for queue in wanted.queues:
+            marks.looked(queue, (), time.monotonic() - began, full=False)
+        # It took longer than a statement may, and has done nothing: what was claimed behind the marks is ours all
+        # the same, unless it goes with the transaction. After anything else nobody knows what it did, and whoever
+        # called has to find out.
+        if not claims or graph.code_of(error) != _CANCELED or ledger.session.in_transaction():
+            raise
+        logger.warning("Could not look through all of %s; once more in a while.", wanted.queues, exc_info=True)
+        return []
+    _note(marks, wanted.queues, found, time.monotonic() - began, full=len(found) >= wanted.limit)
+    claims += found
+    return found
+
+
+def _note(marks: Marks, queues: Sequence[str], found: Sequence[Claimed], seconds: float, *, full: bool) -> None:
+    for queue in queues:
+        of_it = [claim for claim in found if claim.queue == queue]
+        if of_it or not full:
+            marks.looked(queue, of_it, seconds, full=full)
