@@ -8,6 +8,7 @@ from django.db import OperationalError
 
 from django_manta.ledger import Ledger, fsck, graph, own_session
 from django_manta.ledger.claiming import Along, Wanted
+from django_manta.ledger.marks import CHEAP_SECONDS, Marks
 from django_manta.ledger.session import Row
 from django_manta.states import Outcome, State, When
 from tests.ledger.given import HOUR, claimed, dependent, enqueue, settlement, sql, state_of, worker_record
@@ -324,3 +325,51 @@ def test_what_ended_otherwise_before_is_told_after_the_commit(own: Ledger) -> No
     assert sql(own, "SELECT met FROM manta_dependency") == [(True,)]
     assert state_of(own, whatever) in (State.READY, State.RUNNING)
     assert sql(own, "SELECT run_id FROM manta_herald") == []
+
+
+@pytest.mark.parametrize("altered", ["[1]", "[[0, 1]]", "no json"])
+def test_references_that_somebody_has_altered_keep_nobody_from_claiming(own: Ledger, altered: str) -> None:
+    """Their executor refuses them: the signature covers them."""
+    first, second = claimed(own, 2)
+    waiting = dependent(own, first.id)
+    sql(own, "UPDATE manta_run SET refs = %s WHERE id = %s", [altered, waiting])
+    settled = own.settle_and_claim([settlement(first)], "worker", asked())
+    assert settled is not None
+    assert settled.claims is not None
+    assert [claim.id for claim in settled.claims] == [waiting]
+    own.settle([settlement(settled.claims[0], Outcome.RETURNED, State.READY)], "worker")
+    assert [claim.id for claim in own.claim("worker", ["default"], 10)] == [waiting]
+    assert state_of(own, second.id) is State.RUNNING
+
+
+def test_if_nobody_can_say_what_became_of_one_the_others_are_settled_all_the_same(
+    own: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, gone = claimed(own, 2)
+    dependent(own, first.id)
+    own.settle([settlement(gone, Outcome.RETURNED, State.READY)], "worker")
+    own.hold([gone.id])
+
+    def standing(*args: object) -> None:
+        raise OperationalError("gone")
+
+    monkeypatch.setattr(own, "_standing", standing)
+    settled = own.settle_and_claim([settlement(first), settlement(gone)], "worker", asked())
+    assert settled is not None
+    assert (settled.moved, settled.busy) == ({first.token: State.SUCCESSFUL}, {gone.token})
+    assert settled.claims is not None
+    assert len(settled.claims) == 1
+
+
+def test_what_is_slow_in_company_is_measured_by_itself_before_it_is_called_dear(own: Ledger) -> None:
+    """A commit or a settlement that took its time says nothing of the claim that was sent along with it."""
+    mine, wanted = Marks(), [Wanted("worker", ["default"], 10)]
+    mine.looked("default", (), 10 * CHEAP_SECONDS, full=False, in_company=True)
+    assert not mine.is_dear("default")
+    assert not mine.hold("default")
+    assert Along.of(wanted, mine) is None
+    own.claim("worker", ["default"], 10, marks=mine)
+    assert Along.of(wanted, mine) is not None
+    mine.looked("default", (), 10 * CHEAP_SECONDS, full=False)
+    assert mine.is_dear("default")
+    assert Along.of(wanted, mine) is None

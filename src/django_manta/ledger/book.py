@@ -159,9 +159,10 @@ class Ledger:
                 if is_herald:
                     ended.append(run_id)
             done.heralds += graph.told_own(ended, told, passed)
-            # What cannot be read is committed all the same, and given back.
-            with contextlib.suppress(ValueError):
+            try:
                 along.read(self, taken, seconds)
+            except Exception:
+                logger.exception("Could not read what was claimed: it is committed all the same, and given back.")
 
         try:
             settling = {**_settling(batch, worker), "quietly": True}
@@ -177,7 +178,13 @@ class Ledger:
         claims = self._conclude(along, marks)
         left = passed.ready.difference(each.id for each in claims or ())
         settled = Settled(ready=frozenset(passed.queues if left else ()), claims=claims)
-        return settled | self._spread(done) | self._missing(batch, done, worker, recovering=False)
+        settled |= self._spread(done)
+        try:
+            return settled | self._missing(batch, done, worker, recovering=False)
+        except DatabaseError:
+            # The others are settled, whatever became of these: they are tried again.
+            logger.warning("Could not ask what became of some runs.", exc_info=True)
+            return settled | Settled(busy=frozenset(each.token for each in batch if each.token not in done.moved))
 
     def _conclude(self, along: claiming.Along, marks: Marks | None) -> list[Claimed] | None:
         try:

@@ -124,7 +124,8 @@ class Along:
     def of(cls, wanted: Sequence[Wanted], marks: Marks) -> "Along | None":
         """These claims; None where they would take more than a statement each, or long."""
         wanted = [each for each in wanted if each.queues and each.limit > 0]
-        if not wanted or any(marks.hold(queue) or marks.is_dear(queue) for each in wanted for queue in each.queues):
+        queues = {queue for each in wanted for queue in each.queues}
+        if not wanted or any(marks.hold(each) or marks.is_dear(each) or marks.is_in_doubt(each) for each in queues):
             return None
         return cls(wanted)
 
@@ -157,7 +158,8 @@ class Along:
             marks.look_at = None
             for each, claims in zip(self.wanted, self.claims, strict=True):
                 if _keeps_marks(ledger, each):
-                    _note(marks, each.queues, claims, self._seconds, full=len(claims) >= each.limit)
+                    full = len(claims) >= each.limit
+                    _note(marks, each.queues, claims, self._seconds, full=full, in_company=True)
         return [claim for claims in self.claims for claim in claims]
 
 
@@ -213,8 +215,16 @@ def _look_through(ledger: "Ledger", wanted: Wanted, marks: Marks, claims: list[C
     return found
 
 
-def _note(marks: Marks, queues: Sequence[str], found: Sequence[Claimed], seconds: float, *, full: bool) -> None:
+def _note(
+    marks: Marks,
+    queues: Sequence[str],
+    found: Sequence[Claimed],
+    seconds: float,
+    *,
+    full: bool,
+    in_company: bool = False,
+) -> None:
     for queue in queues:
         of_it = [claim for claim in found if claim.queue == queue]
         if of_it or not full:
-            marks.looked(queue, of_it, seconds, full=full)
+            marks.looked(queue, of_it, seconds, full=full, in_company=in_company)

@@ -572,8 +572,14 @@ def with_values(ledger: "Ledger", claims: list[Claimed]) -> list[Claimed]:
 
 
 def has_values(claim: Claimed) -> bool:
-    """Whether what its references refer to came with a claim, as what is little does."""
-    return claim.references is None or claim.values.keys() >= set(referred_to(claim.references))
+    """
+    Whether what its references refer to came with a claim, as what is little does. Nothing belongs to what somebody has
+    altered so that it cannot be read: its executor refuses it.
+    """
+    try:
+        return claim.references is None or claim.values.keys() >= set(referred_to(claim.references))
+    except (ValueError, TypeError, AttributeError):
+        return True
 
 
 def referred_to(references: str) -> list[str]:

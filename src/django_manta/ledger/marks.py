@@ -13,7 +13,7 @@ after REST_TIMES as long as it took the last time, so that it costs no more than
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from json import dumps
 from typing import NamedTuple
 from uuid import UUID
@@ -57,6 +57,8 @@ class _Line:
     seconds: float = 0.0
     #: It gave as many as were asked for the last time: there are more.
     is_long: bool = False
+    #: The last look was slow in company: by itself it may not have been.
+    is_in_doubt: bool = False
 
     @property
     def is_dear(self) -> bool:
@@ -70,13 +72,6 @@ class Marks:
         self._lines: dict[str, _Line] = {}
         #: When a queue has to be looked at that was not, although it gave less than was asked for.
         self.look_at: float | None = None
-
-    def copy(self) -> "Marks":
-        """As they are now, for who may have to go back to them."""
-        other = Marks()
-        other.look_at = self.look_at
-        other._lines = {queue: replace(line, marks=dict(line.marks)) for queue, line in self._lines.items()}
-        return other
 
     def hold(self, queue: str) -> bool:
         """Whether a claim from this queue should begin behind them: without a backlog it is quick to look at all."""
@@ -92,6 +87,11 @@ class Marks:
 
     def are_dear(self, queues: Iterable[str]) -> bool:
         return any(map(self.is_dear, queues))
+
+    def is_in_doubt(self, queue: str) -> bool:
+        """Whether the next look at all of it should be one by itself, so that one knows how long that takes."""
+        line = self._lines.get(queue)
+        return line is not None and line.is_in_doubt
 
     def put_off(self, queue: str) -> None:
         """All of the queue should be looked at, and will be when that is due."""
@@ -125,10 +125,13 @@ class Marks:
                 if len(marks) > PRIORITIES:
                     del marks[min(marks)]
 
-    def looked(self, queue: str, claims: Sequence[Claimed], seconds: float, *, full: bool) -> None:
+    def looked(
+        self, queue: str, claims: Sequence[Claimed], seconds: float, *, full: bool, in_company: bool = False
+    ) -> None:
         """
         All of a queue was looked at, from its beginning, which took so long; up to the last of ``claims``, if these are
-        as many as were asked for.
+        as many as were asked for. ``in_company``, some of that may be due to what was done together with it: that
+        alone makes no queue a dear one.
         """
         line = self._lines.setdefault(queue, _Line())
         if full:
@@ -137,5 +140,8 @@ class Marks:
             line.marks = {priority: mark for priority, mark in line.marks.items() if last is None or priority > last}
         # Without what it takes to claim them, wherever they are.
         line.seconds = seconds - CLAIM_SECONDS * len(claims)
+        line.is_in_doubt = in_company and line.is_dear
+        if line.is_in_doubt:
+            line.seconds = seconds = 0.0
         line.look_at = time.monotonic() + min(max(REST_SECONDS, REST_TIMES * seconds), LONGEST_SECONDS)
         self.took(queue, claims, full=full)

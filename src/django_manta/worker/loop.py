@@ -68,6 +68,9 @@ PUT_OFF_SECONDS = 0.1
 #: While the database is away it is tried this often.
 RETRY_SECONDS = 0.25
 
+#: So many statements, each with a time limit of its own, may leave at once: a settlement, what it tells, some claims.
+STATEMENTS_AT_ONCE = 6
+
 #: What is being stopped has so long after being told, before its process is killed; and the worker so
 #: long after that to settle it, before it leaves the rest to whoever finds its lease lost.
 KILL_SECONDS = 1.5
@@ -95,7 +98,7 @@ class Worker:
         self._away_since: float | None = None
         self._retry_at = 0.0
         self._must_reconcile = False
-        self._reconcile_at = float("inf")
+        self._reconcile_at = self._reconcile_until = float("inf")
         self._hungry = True
         self._marks = Marks()
         self._look_at = 0.0
@@ -192,6 +195,10 @@ class Worker:
         self.heart.join(2)
         self.caretaker.join(2)
         try:
+            if self._must_reconcile and self._away_since is None and not self._lost:
+                # Of a claim whose answer was lost nothing has started.
+                self._reconcile()
+                self._must_ring = True
             if self._must_ring:
                 # What was given back at the end is for others.
                 self._hungry = True
@@ -303,7 +310,8 @@ class Worker:
         if self._must_reconcile or now >= self._reconcile_at:
             self._reconcile()
             if now >= self._reconcile_at:
-                self._reconcile_at = float("inf")
+                again = now < self._reconcile_until
+                self._reconcile_at = now + STATEMENT_TIMEOUT_SECONDS if again else float("inf")
         self._talk_at = self.runner.talk(self._ledger, now)
         self._conclude(self.settler.collect(now))
         settle_at = self.settler.next_time()
@@ -757,9 +765,10 @@ class Worker:
         # Whatever could not be settled, and will perhaps not be the next time, keeps nobody from claiming.
         self._more = True
         self._retry_at = time.monotonic() + RETRY_SECONDS
-        # Where only the connection broke, the server may go on with a claim, and commit it, until its
-        # time limit: look once more when that is over.
+        # Where only the connection broke, the server may go on with what it was sent, and commit a claim, until its
+        # time limits: look once more when the first is over, and until all of them are.
         self._reconcile_at = time.monotonic() + STATEMENT_TIMEOUT_SECONDS + RETRY_SECONDS
+        self._reconcile_until = time.monotonic() + STATEMENTS_AT_ONCE * STATEMENT_TIMEOUT_SECONDS
         if self._away_since is None:
             self._away_since = time.monotonic()
             logger.warning("The database is away: %s", str(error).strip())

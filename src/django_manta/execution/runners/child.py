@@ -9,6 +9,7 @@ nothing is executed the main thread reads for itself: to be woken by another thr
 the time in which an idle worker starts a run.
 """
 
+import contextlib
 import fcntl
 import logging
 import os
@@ -138,6 +139,7 @@ class Child:
         #: The main thread executes, or is about to: the other one reads.
         self._busy = threading.Event()
         self._nudged, self._nudge = map(_far_away, socket.socketpair())
+        self._nudge.setblocking(False)
         self._pid = os.getpid()
         #: Held by the thread that settles what was kept, and then ends the process.
         self._leaving = threading.Lock()
@@ -203,7 +205,9 @@ class Child:
             return
         if self._busy.is_set():
             self._busy.clear()
-            self._nudge.send(b"\0")
+            with contextlib.suppress(BlockingIOError):
+                # If there is no room for it, it is nudged already.
+                self._nudge.send(b"\0")
         # The other thread may be taking in the last thing that it read.
         with self._reading:
             while not self._orders and not self._stopping:
