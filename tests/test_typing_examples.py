@@ -14,7 +14,8 @@ import django_manta
 from django_manta import Task, TaskContext, TaskResult, task, typed
 from django_manta.options import OPTIONS
 
-pytestmark = pytest.mark.filterwarnings("error")
+#: But for what pytest has to say when it takes a database down, which may be during the last test of all.
+pytestmark = pytest.mark.filterwarnings("error", "default::pytest.PytestWarning")
 
 #: Keywords that Django's own decorator and ``using()`` take.
 DJANGO_DECORATOR = {"priority", "queue_name", "backend"}
