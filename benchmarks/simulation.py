@@ -22,6 +22,7 @@ from benchmarks.measure import percentile
 # As in worker/dispatch.py, settling.py, loop.py and afar.py, ringing.py, runners/processes.py; a test compares them.
 WINDOW_SECONDS, WINDOW_RUNS, SLOW_SECONDS, FETCH_SECONDS = 0.03, 1024, 0.05, 0.015
 FIRST_RUNS, GROWTH, NAP_RUNS, NAP_SECONDS = 64, 1.5, 16, 0.001
+FEW_RUNS, FEW_UNTIL, FEW_LEAST = 750, 1_200, 100
 LINGER_SECONDS, BUSY_LINGER_SECONDS, WORTHWHILE, BATCH, MANY, BATCHES = 0.002, 0.02, 100, 1_000, 50, 2
 CLAIM_LIMIT, LOOK_SECONDS, DEBOUNCE_SECONDS = 1_000, 1.0, 0.02
 RAY_WINDOW_SECONDS, HANDFUL_SECONDS, CHUNK_SECONDS, CHUNK_RUNS = 0.25, 0.15, 0.15, 200
@@ -224,6 +225,8 @@ class Worker:
         self.executors: Executors = world.executors_of(self)
         self.used = 0.0
         self.outcomes: deque[float] = deque()
+        #: Claimed, and not settled.
+        self.in_hand = 0
         self.hungry = True
         self.full = False
         self._busy = False
@@ -291,6 +294,7 @@ class Worker:
         self.full = self.hungry = len(taken) == room
 
         def claimed() -> None:
+            self.in_hand += len(taken)
             self.executors.give(taken)
 
         self._do("claim" if taken else "nothing", len(taken), claimed)
@@ -302,7 +306,12 @@ class Worker:
         if count >= MANY:
             self._write(count)
         else:
-            self._do("settle", count, lambda: self.world.settle(count))
+            self._do("settle", count, lambda: self._settled(count))
+
+    def _settled(self, count: int) -> None:
+        self.in_hand -= count
+        self.executors.settled(count)
+        self.world.settle(count)
 
     def _write(self, count: int) -> None:
         """Many are settled by a thread of their own: the process pays for it, and does not wait for the database."""
@@ -312,7 +321,7 @@ class Worker:
 
         def done() -> None:
             self._writing -= 1
-            self.world.settle(self._line.popleft())
+            self._settled(self._line.popleft())
             if self._line:
                 self.world.database.send("settle", self._line[0], done)
             self.step()
@@ -349,6 +358,9 @@ class Executors:
     def room(self) -> int:
         raise NotImplementedError
 
+    def settled(self, count: int) -> None:
+        """So many of the worker's runs were settled."""
+
     def give(self, runs: Iterable[Run]) -> None:
         raise NotImplementedError
 
@@ -369,6 +381,8 @@ class Children(Executors):
         self.each = world.costs["child_run"]
         self.known = self.each + world.plan.task_seconds
         self.most = FIRST_RUNS
+        #: How many were settled since a claim last found little.
+        self._settled = 0
         #: How many there was room for when a claim was last thought of.
         self.asked = 0
         #: Ends that the worker has not looked at yet: it naps while there are many to come.
@@ -379,8 +393,16 @@ class Children(Executors):
         return max(1, min(self.most, int(WINDOW_SECONDS / max(self.known, 1e-6))))
 
     def room(self) -> int:
-        self.asked = max(0, sum(self._free(child) for child in self.children) - len(self.backlog))
-        return self.asked
+        room = max(0, sum(self._free(child) for child in self.children) - len(self.backlog))
+        if self._settled < FEW_UNTIL:
+            left = FEW_RUNS - self.worker.in_hand
+            idle = sum(1 for child in self.children if not child.held)
+            room = min(room, max(left if left >= FEW_LEAST else 0, idle))
+        self.asked = room
+        return room
+
+    def settled(self, count: int) -> None:
+        self._settled += count
 
     def _free(self, child: Child) -> int:
         holds = len(child.held)
@@ -396,7 +418,9 @@ class Children(Executors):
     def give(self, runs: Iterable[Run]) -> None:
         given = list(runs)
         if asked := min(self.asked, CLAIM_LIMIT):
-            self.most = min(WINDOW_RUNS, int(GROWTH * self.most)) if 2 * len(given) >= asked else FIRST_RUNS
+            is_filled = 2 * len(given) >= asked
+            self.most = min(WINDOW_RUNS, int(GROWTH * self.most)) if is_filled else FIRST_RUNS
+            self._settled = self._settled if is_filled else 0
         self.backlog.extend(given)
         self._dispatch()
 

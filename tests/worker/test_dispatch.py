@@ -18,6 +18,9 @@ from django_manta.moments import to_microseconds
 from django_manta.worker.dispatch import (
     CLAIM_LIMIT,
     FETCH_SECONDS,
+    FEW_LEAST,
+    FEW_RUNS,
+    FEW_UNTIL,
     FIRST_RUNS,
     SLOW_SECONDS,
     WINDOW_RUNS,
@@ -164,6 +167,7 @@ def test_the_most_that_a_child_may_hold_grows_while_claims_are_filled(pool: Chil
     for _ in range(60):
         dispatcher.durations.note("quick", 0.000_01)
     asked = []
+    dispatcher.settled(FEW_UNTIL)
     for _ in range(20):
         asked.append(limit(dispatcher))
         give(dispatcher, *(flight() for _ in range(limit(dispatcher))))
@@ -181,6 +185,7 @@ def full(dispatcher: Dispatcher) -> None:
         dispatcher.durations.note("quick", 0.000_01)
     for _ in range(20):
         bring(dispatcher, limit(dispatcher))
+        dispatcher.settled(FEW_UNTIL)
     assert limit(dispatcher) == 2 * WINDOW_RUNS
 
 
@@ -208,6 +213,7 @@ def test_half_of_what_was_asked_for_is_enough(dispatcher: Dispatcher) -> None:
 def test_a_claim_that_asked_for_nothing_of_the_kind_says_nothing(pool: Children) -> None:
     """While the children are full, only what is reserved is asked for, and may find nothing."""
     dispatcher = dispatcher_of(pool, Tier(1, 60.0))
+    dispatcher.settled(FEW_UNTIL)
     for _ in range(60):
         dispatcher.durations.note("quick", 0.000_01)
     for _ in range(20):
@@ -290,6 +296,67 @@ def test_a_child_is_given_no_more_than_it_has_left(pool: Children, dispatcher: D
     assert dispatcher.appetite(QUEUES, NOW) == [Appetite(6, QUEUES)]
     give(dispatcher, *(flight() for _ in range(20)))
     assert held(pool) == [3, 3, 0]
+
+
+# -- the first moments of a backlog ------------------------------------------------------------------
+
+
+class Hand:
+    """A worker with so many runs that are claimed and not settled."""
+
+    runs = 0
+
+    def dispatcher(self, pool: Children, *tiers: Tier) -> Dispatcher:
+        dispatcher = Dispatcher(cast("Pool", pool), tiers, 10, lambda: self.runs)
+        for _ in range(60):
+            dispatcher.durations.note("quick", 0.000_01)
+        return dispatcher
+
+
+def test_of_a_backlog_few_are_in_hand_until_the_first_are_settled(pool: Children) -> None:
+    hand = Hand()
+    dispatcher = hand.dispatcher(pool)
+    for _ in range(20):
+        # All of them end, and nobody settles them.
+        count = sum(want.limit for want in dispatcher.appetite(QUEUES, NOW))
+        bring(dispatcher, count)
+        hand.runs += count
+    # One for each child that has nothing to do, always.
+    assert FEW_RUNS - FEW_LEAST < hand.runs <= FEW_RUNS + 20 * 2
+    assert limit(dispatcher) == 2
+    dispatcher.settled(FEW_UNTIL - 1)
+    assert limit(dispatcher) == 2
+    dispatcher.settled(1)
+    assert limit(dispatcher) > FEW_RUNS
+
+
+def test_what_is_settled_makes_room_for_as_many_if_they_are_worth_a_claim(pool: Children) -> None:
+    hand = Hand()
+    dispatcher = hand.dispatcher(pool)
+    full(dispatcher)
+    bring(dispatcher, 1)
+    hand.runs = FEW_RUNS - FEW_LEAST + 1
+    assert limit(dispatcher) == 2
+    hand.runs -= 1
+    assert limit(dispatcher) == FEW_LEAST
+
+
+def test_the_next_backlog_begins_with_few_again(pool: Children) -> None:
+    hand = Hand()
+    dispatcher = hand.dispatcher(pool)
+    full(dispatcher)
+    hand.runs = 2 * FEW_RUNS
+    assert limit(dispatcher) == 2 * WINDOW_RUNS
+    bring(dispatcher, 1)
+    assert limit(dispatcher) == 2
+
+
+def test_a_child_that_is_busy_gets_no_more_while_many_are_not_settled(pool: Children) -> None:
+    hand = Hand()
+    dispatcher = hand.dispatcher(pool)
+    give(dispatcher, flight(), flight())
+    hand.runs = FEW_RUNS
+    assert dispatcher.appetite(QUEUES, NOW) == []
 
 
 # -- slow ones ---------------------------------------------------------------------------------------

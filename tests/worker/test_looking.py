@@ -120,3 +120,20 @@ def test_what_came_while_it_was_stopped_is_heard_first(worker: Watched, caplog: 
         worker.selector = Late()
         worker.selector.register(here, selectors.EVENT_READ, None)
         assert [key.fileobj for key, _ in worker._arrived(0.01)] == [here]
+
+
+def test_who_was_stopped_claims_before_it_looks(worker: Watched) -> None:
+    worker.began += 60.0
+    assert worker.live(until=1.5) == [pytest.approx(PUT_OFF_SECONDS, abs=0.011), pytest.approx(1.1, abs=0.02)]
+
+
+def test_who_was_stopped_and_has_nothing_to_do_looks_at_once(worker: Watched) -> None:
+    worker.began += 60.0
+    assert worker.live(until=0.5, busy=False) == [0.0]
+
+
+def test_a_look_is_put_off_but_once_however_slow_the_database_is(worker: Watched) -> None:
+    for seconds in (60.0, 62.0, 64.0):
+        worker._more = True
+        worker._look_if_due(worker.began + seconds)
+    assert worker.looks == [62.0]

@@ -34,7 +34,7 @@ from django_manta.ledger.preparing import is_pooled, numbered
 #: a round trip, and saves a tenth of a millisecond of the one and a third of one of the other.
 OUTSIDE = frozenset({"enqueue_plain", "ring"})
 AFTER = 3
-INSIDE = {"enqueue_plain": 24, "enqueue_waiting": 8}
+INSIDE = {"enqueue_plain": 24, "enqueue_waiting": 3}
 OFTEN = OUTSIDE | INSIDE.keys()
 
 #: In one transaction it is prepared anew after so many.

@@ -26,6 +26,10 @@ logger = logging.getLogger("django_manta")
 #: How often retention is looked after. The other duties are done when somebody sees that they are due.
 PRUNE_SECONDS = 60.0
 
+#: Who finds it overdue by more than this was stopped, or its machine was asleep: everything is due at once then, and
+#: what has waited so long gives way to claims and settlements for as long again.
+LATE_SECONDS = 1.0
+
 #: Rows per statement.
 BATCH = 1_000
 
@@ -47,6 +51,7 @@ class Caretaker(threading.Thread):
         self._expire = threading.Event()
         self._tell = threading.Event()
         self._prune_at = time.monotonic() + 5.0
+        self._was_late = False
 
     def recover_soon(self) -> None:
         """Somebody was lost: see what they held."""
@@ -99,7 +104,10 @@ class Caretaker(threading.Thread):
             self._tell.clear()
             spread_the_word(self.backend, ledger, self._stop)
         now = time.monotonic()
+        if now >= self._prune_at + LATE_SECONDS and not self._was_late:
+            self._prune_at, self._was_late = now + LATE_SECONDS, True
         if now >= self._prune_at:
+            self._was_late = False
             self._prune_at = now + PRUNE_SECONDS
             if house.lead(ledger, self.backend.config.cluster, self.worker) is not None:
                 prune(self.backend, ledger, self._stop)

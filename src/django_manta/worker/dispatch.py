@@ -9,7 +9,7 @@ fetched a moment before it is done.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from django_manta.execution.durations import Durations
@@ -28,6 +28,11 @@ GROWTH = 1.5
 
 #: The most that is claimed at once.
 CLAIM_LIMIT = 1_000
+
+#: Of a backlog no more than FEW_RUNS are in hand, those included that have ended and are not settled, until FEW_UNTIL
+#: are settled: what is claimed and executed after them takes the processors that would settle them. From then on
+#: as many as make a drain fast. For fewer than FEW_LEAST it is not worth a claim.
+FEW_RUNS, FEW_UNTIL, FEW_LEAST = 750, 1_200, 100
 
 #: A head that takes longer than this gives up its mates, and what waits longer for a child is given back.
 SLOW_SECONDS = 0.05
@@ -73,14 +78,20 @@ class _Lane:
 class Dispatcher:
     """The claimed runs that no child has yet, and the rules by which they get one."""
 
-    def __init__(self, pool: Pool, tiers: Sequence[Tier], async_slots: int) -> None:
+    def __init__(
+        self, pool: Pool, tiers: Sequence[Tier], async_slots: int, in_hand: Callable[[], int] = lambda: 0
+    ) -> None:
         self.pool = pool
+        #: How many runs the worker has claimed and not settled.
+        self._in_hand = in_hand
         self.async_slots = async_slots
         self.durations = Durations()
         self.backlog: deque[Flight] = deque()
         #: How many a child may hold at present, and how many plain functions the last claim was to bring.
         self._most = FIRST_RUNS
         self._asked = 0
+        #: How many were settled since a claim last found less than it was to bring.
+        self._settled = 0
         #: The last claim brought suspects: they travel alone, so no more is claimed than can start.
         self.cautious = False
         self._horizons = [tier.horizon for tier in tiers for _ in range(tier.slots)]
@@ -94,6 +105,7 @@ class Dispatcher:
         if self._asked:
             is_filled = 2 * sum(not flight.concurrent for flight in flights) >= self._asked
             self._most = min(WINDOW_RUNS, int(GROWTH * self._most)) if is_filled else FIRST_RUNS
+            self._settled = self._settled if is_filled else 0
         suspects = False
         for flight in flights:
             self._kinds.setdefault(flight.claim.queue, set()).add(flight.concurrent)
@@ -109,6 +121,10 @@ class Dispatcher:
             flight.waiting_since = now
         self.backlog.extendleft(reversed(flights))
 
+    def settled(self, count: int) -> None:
+        """The ledger has said what became of so many."""
+        self._settled += count
+
     # -- how much to claim -----------------------------------------------------------------------
 
     def appetite(self, queues: Sequence[str], now: float) -> list[Appetite]:
@@ -121,7 +137,7 @@ class Dispatcher:
         waiting = sum(1 for flight in self.backlog if flight.concurrent)
         only_async = [queue for queue in queues if self._kinds.get(queue) == {True}]
         wanted = self._room(now)
-        plain = wanted.pop(None, 0) - (len(self.backlog) - waiting)
+        plain = self._limited(wanted.pop(None, 0) - (len(self.backlog) - waiting))
         found = []
         self._asked = 0
         slots = self._async_slots(waiting)
@@ -138,6 +154,14 @@ class Dispatcher:
             found = [want for want in found if want.limit > 0]
         found += [Appetite(count, queues, horizon) for horizon, count in wanted.items() if count > 0]
         return found
+
+    def _limited(self, room: int) -> int:
+        """How many of those there is room for may be in hand as well; one for each child that has none, always."""
+        if room <= 0 or self._settled >= FEW_UNTIL:
+            return room
+        left = FEW_RUNS - self._in_hand()
+        idle = sum(1 for child, horizon in self._lanes() if horizon is None and not child.held)
+        return min(room, max(left if left >= FEW_LEAST else 0, idle))
 
     def _async_slots(self, waiting: int) -> int:
         """How many more coroutines can be started; as many as ever until their child is there."""

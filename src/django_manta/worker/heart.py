@@ -46,7 +46,9 @@ class Heart(threading.Thread):
     def run(self) -> None:
         session = own_session(self.database)
         away = False
-        while not self._stop.wait(min(self.interval, RETRY_SECONDS) if away else self.interval):
+        # The first one at once: to connect takes time, of which there may be less when the next one is due.
+        patience = 0.0
+        while not self._stop.wait(patience):
             try:
                 if not self._beat(Ledger(session)):
                     self._on_lost()
@@ -63,6 +65,7 @@ class Heart(threading.Thread):
                 if away:
                     logger.info("The heartbeat reaches the database again.")
                 away = False
+            patience = min(self.interval, RETRY_SECONDS) if away else self.interval
         session.close()
 
     def _beat(self, ledger: Ledger) -> bool:

@@ -24,6 +24,11 @@ class Host(Protocol):
         """The identity under which the worker holds its runs at present."""
         ...
 
+    @property
+    def in_hand(self) -> int:
+        """How many runs it has claimed and not settled."""
+        ...
+
     def started(self, flight: Flight) -> None: ...
 
     def ended(self, flight: Flight, settlement: Written | None, settled: bool) -> None:

@@ -38,7 +38,7 @@ class Processes:
             on_returned=host.returned,
             on_died=host.died,
         )
-        self.dispatcher = Dispatcher(self.pool, list(tiers), async_slots)
+        self.dispatcher = Dispatcher(self.pool, list(tiers), async_slots, lambda: host.in_hand)
 
     @property
     def words(self) -> str:
@@ -143,7 +143,7 @@ class Processes:
         self.dispatcher.durations.note(task, seconds)
 
     def settled(self, tokens: Sequence[int]) -> None:
-        pass
+        self.dispatcher.settled(len(tokens))
 
     # -- the database ----------------------------------------------------------------------------
 

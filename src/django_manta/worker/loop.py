@@ -408,6 +408,7 @@ class Worker:
     #: What was rung since the last ring, and left out for that, may be a cancel.
     _look_again_at_once = False
     _ask_names_at = 0.0
+    _was_late = False
 
     def _look_soon(self, now: float, *, at_once: bool) -> None:
         self._look_at = min(self._look_at, now)
@@ -415,10 +416,14 @@ class Worker:
 
     def _look_if_due(self, now: float) -> None:
         is_due = self._due_at is not None and now >= self._due_at
+        if self._look_at and now >= self._look_at + LOOK_SECONDS and not self._was_late:
+            # Whoever has missed a look was stopped, or its machine was asleep: the others can wait for this one, too.
+            self._look_by, self._was_late = now + PUT_OFF_SECONDS, True
         if now >= self._look_at and not is_due and self._more and now < self._look_by:
             # There is enough to do, and the bell, not the time, has asked for this look: a moment later is soon enough.
             self._look_at = min(self._look_by, now + DEBOUNCE_SECONDS)
         elif now >= self._look_at or is_due:
+            self._was_late = False
             self._look(now)
 
     def _look(self, now: float) -> None:
@@ -592,6 +597,10 @@ class Worker:
         self._must_reconcile = busy
 
     # -- what the runner tells (see hosting.Host) ------------------------------------------------
+
+    @property
+    def in_hand(self) -> int:
+        return len(self._in_flight)
 
     def started(self, flight: Flight) -> None:
         if events.are_told():
