@@ -22,7 +22,7 @@ from benchmarks.measure import percentile
 # As in worker/dispatch.py, settling.py, loop.py and afar.py, ringing.py, runners/processes.py; a test compares them.
 WINDOW_SECONDS, WINDOW_RUNS, SLOW_SECONDS, FETCH_SECONDS = 0.03, 1024, 0.05, 0.015
 FIRST_RUNS, GROWTH, NAP_RUNS, NAP_SECONDS = 64, 1.5, 16, 0.001
-FEW_RUNS, FEW_UNTIL, FEW_LEAST = 750, 1_200, 100
+FEW_RUNS, FEW_UNTIL, FEW_LEAST, FEW_SECONDS = 750, 1_200, 100, 0.25
 LINGER_SECONDS, BUSY_LINGER_SECONDS, WORTHWHILE, BATCH, MANY, BATCHES = 0.002, 0.02, 100, 1_000, 50, 2
 CLAIM_LIMIT, LOOK_SECONDS, DEBOUNCE_SECONDS = 1_000, 1.0, 0.02
 RAY_WINDOW_SECONDS, HANDFUL_SECONDS, CHUNK_SECONDS, CHUNK_RUNS = 0.25, 0.15, 0.15, 200
@@ -381,8 +381,9 @@ class Children(Executors):
         self.each = world.costs["child_run"]
         self.known = self.each + world.plan.task_seconds
         self.most = FIRST_RUNS
-        #: How many were settled since a claim last found little.
+        #: How many of the present backlog were settled, and since when there has been more than may be in hand.
         self._settled = 0
+        self._limited_since: float | None = None
         #: How many there was room for when a claim was last thought of.
         self.asked = 0
         #: Ends that the worker has not looked at yet: it naps while there are many to come.
@@ -394,12 +395,18 @@ class Children(Executors):
 
     def room(self) -> int:
         room = max(0, sum(self._free(child) for child in self.children) - len(self.backlog))
-        if self._settled < FEW_UNTIL:
-            left = FEW_RUNS - self.worker.in_hand
-            idle = sum(1 for child in self.children if not child.held)
-            room = min(room, max(left if left >= FEW_LEAST else 0, idle))
-        self.asked = room
-        return room
+        self.asked = self._limited(room)
+        return self.asked
+
+    def _limited(self, room: int) -> int:
+        left, now = FEW_RUNS - self.worker.in_hand, self.world.clock.now
+        if self._settled >= FEW_UNTIL or left >= room:
+            return room
+        if self._limited_since is None:
+            self._limited_since = now
+        if now >= self._limited_since + FEW_SECONDS:
+            return room
+        return left if left >= FEW_LEAST else 0
 
     def settled(self, count: int) -> None:
         self._settled += count
@@ -420,7 +427,8 @@ class Children(Executors):
         if asked := min(self.asked, CLAIM_LIMIT):
             is_filled = 2 * len(given) >= asked
             self.most = min(WINDOW_RUNS, int(GROWTH * self.most)) if is_filled else FIRST_RUNS
-            self._settled = self._settled if is_filled else 0
+            if not is_filled:
+                self._settled, self._limited_since = -self.worker.in_hand, None
         self.backlog.extend(given)
         self._dispatch()
 

@@ -20,6 +20,7 @@ from django_manta.worker.dispatch import (
     FETCH_SECONDS,
     FEW_LEAST,
     FEW_RUNS,
+    FEW_SECONDS,
     FEW_UNTIL,
     FIRST_RUNS,
     SLOW_SECONDS,
@@ -316,28 +317,50 @@ class Hand:
 def test_of_a_backlog_few_are_in_hand_until_the_first_are_settled(pool: Children) -> None:
     hand = Hand()
     dispatcher = hand.dispatcher(pool)
-    for _ in range(20):
+    while wanted := dispatcher.appetite(QUEUES, NOW):
         # All of them end, and nobody settles them.
-        count = sum(want.limit for want in dispatcher.appetite(QUEUES, NOW))
-        bring(dispatcher, count)
-        hand.runs += count
-    # One for each child that has nothing to do, always.
-    assert FEW_RUNS - FEW_LEAST < hand.runs <= FEW_RUNS + 20 * 2
-    assert limit(dispatcher) == 2
+        bring(dispatcher, wanted[0].limit)
+        hand.runs += wanted[0].limit
+    assert FEW_RUNS - FEW_LEAST < hand.runs <= FEW_RUNS
     dispatcher.settled(FEW_UNTIL - 1)
-    assert limit(dispatcher) == 2
+    assert dispatcher.appetite(QUEUES, NOW) == []
     dispatcher.settled(1)
-    assert limit(dispatcher) > FEW_RUNS
+    assert limit(dispatcher) > FEW_LEAST
 
 
 def test_what_is_settled_makes_room_for_as_many_if_they_are_worth_a_claim(pool: Children) -> None:
     hand = Hand()
     dispatcher = hand.dispatcher(pool)
-    full(dispatcher)
-    bring(dispatcher, 1)
     hand.runs = FEW_RUNS - FEW_LEAST + 1
-    assert limit(dispatcher) == 2
+    assert dispatcher.appetite(QUEUES, NOW) == []
     hand.runs -= 1
+    assert limit(dispatcher) == FEW_LEAST
+
+
+def test_where_there_is_room_for_few_these_are_not_too_few(pool: Children) -> None:
+    hand = Hand()
+    dispatcher = hand.dispatcher(pool)
+    for _ in range(60):
+        dispatcher.durations.note("quick", 0.1)
+    hand.runs = FEW_RUNS - 2
+    assert limit(dispatcher) == 2
+
+
+def test_what_is_never_settled_limits_nobody_for_long(pool: Children) -> None:
+    """Runs that take long on very many children, or rows that somebody holds."""
+    hand = Hand()
+    dispatcher = hand.dispatcher(pool)
+    hand.runs = 2 * FEW_RUNS
+    assert dispatcher.appetite(QUEUES, NOW) == []
+    assert dispatcher.appetite(QUEUES, NOW + FEW_SECONDS - 0.01) == []
+    assert dispatcher.appetite(QUEUES, NOW + FEW_SECONDS) == [Appetite(2 * FIRST_RUNS, QUEUES)]
+
+
+def test_coroutines_under_way_take_nobody_s_place(pool: Children) -> None:
+    hand = Hand()
+    dispatcher = hand.dispatcher(pool)
+    give(dispatcher, *(flight("fetch", concurrent=True) for _ in range(10)))
+    hand.runs = FEW_RUNS - FEW_LEAST + 10
     assert limit(dispatcher) == FEW_LEAST
 
 
@@ -348,13 +371,9 @@ def test_the_next_backlog_begins_with_few_again(pool: Children) -> None:
     hand.runs = 2 * FEW_RUNS
     assert limit(dispatcher) == 2 * WINDOW_RUNS
     bring(dispatcher, 1)
-    assert limit(dispatcher) == 2
-
-
-def test_a_child_that_is_busy_gets_no_more_while_many_are_not_settled(pool: Children) -> None:
-    hand = Hand()
-    dispatcher = hand.dispatcher(pool)
-    give(dispatcher, flight(), flight())
+    assert dispatcher.appetite(QUEUES, NOW) == []
+    # What is left of the last one is settled, and does not count for the next.
+    dispatcher.settled(hand.runs)
     hand.runs = FEW_RUNS
     assert dispatcher.appetite(QUEUES, NOW) == []
 

@@ -26,8 +26,8 @@ logger = logging.getLogger("django_manta")
 #: How often retention is looked after. The other duties are done when somebody sees that they are due.
 PRUNE_SECONDS = 60.0
 
-#: Who finds it overdue by more than this was stopped, or its machine was asleep: everything is due at once then, and
-#: what has waited so long gives way to claims and settlements for as long again.
+#: Who finds it overdue by more than this was stopped: everything is due at once then, and what has waited so long gives
+#: way to claims and settlements for as long again.
 LATE_SECONDS = 1.0
 
 #: Rows per statement.

@@ -31,8 +31,9 @@ CLAIM_LIMIT = 1_000
 
 #: Of a backlog no more than FEW_RUNS are in hand, those included that have ended and are not settled, until FEW_UNTIL
 #: are settled: what is claimed and executed after them takes the processors that would settle them. From then on
-#: as many as make a drain fast. For fewer than FEW_LEAST it is not worth a claim.
-FEW_RUNS, FEW_UNTIL, FEW_LEAST = 750, 1_200, 100
+#: as many as make a drain fast; and after FEW_SECONDS anyway, for what is in hand may be long, or locked by
+#: somebody. For fewer than FEW_LEAST it is not worth a claim.
+FEW_RUNS, FEW_UNTIL, FEW_LEAST, FEW_SECONDS = 750, 1_200, 100, 0.25
 
 #: A head that takes longer than this gives up its mates, and what waits longer for a child is given back.
 SLOW_SECONDS = 0.05
@@ -90,8 +91,9 @@ class Dispatcher:
         #: How many a child may hold at present, and how many plain functions the last claim was to bring.
         self._most = FIRST_RUNS
         self._asked = 0
-        #: How many were settled since a claim last found less than it was to bring.
+        #: How many of the present backlog were settled, and since when there has been more of it than may be in hand.
         self._settled = 0
+        self._limited_since: float | None = None
         #: The last claim brought suspects: they travel alone, so no more is claimed than can start.
         self.cautious = False
         self._horizons = [tier.horizon for tier in tiers for _ in range(tier.slots)]
@@ -105,7 +107,9 @@ class Dispatcher:
         if self._asked:
             is_filled = 2 * sum(not flight.concurrent for flight in flights) >= self._asked
             self._most = min(WINDOW_RUNS, int(GROWTH * self._most)) if is_filled else FIRST_RUNS
-            self._settled = self._settled if is_filled else 0
+            if not is_filled:
+                # What is in hand now is not of the next backlog.
+                self._settled, self._limited_since = -self._plain_in_hand(), None
         suspects = False
         for flight in flights:
             self._kinds.setdefault(flight.claim.queue, set()).add(flight.concurrent)
@@ -137,7 +141,7 @@ class Dispatcher:
         waiting = sum(1 for flight in self.backlog if flight.concurrent)
         only_async = [queue for queue in queues if self._kinds.get(queue) == {True}]
         wanted = self._room(now)
-        plain = self._limited(wanted.pop(None, 0) - (len(self.backlog) - waiting))
+        plain = self._limited(wanted.pop(None, 0) - (len(self.backlog) - waiting), now)
         found = []
         self._asked = 0
         slots = self._async_slots(waiting)
@@ -155,13 +159,22 @@ class Dispatcher:
         found += [Appetite(count, queues, horizon) for horizon, count in wanted.items() if count > 0]
         return found
 
-    def _limited(self, room: int) -> int:
-        """How many of those there is room for may be in hand as well; one for each child that has none, always."""
+    def _limited(self, room: int, now: float) -> int:
+        """How many of those there is room for may be in hand as well."""
         if room <= 0 or self._settled >= FEW_UNTIL:
             return room
-        left = FEW_RUNS - self._in_hand()
-        idle = sum(1 for child, horizon in self._lanes() if horizon is None and not child.held)
-        return min(room, max(left if left >= FEW_LEAST else 0, idle))
+        left = FEW_RUNS - self._plain_in_hand()
+        if left >= room:
+            return room
+        if self._limited_since is None:
+            self._limited_since = now
+        if now >= self._limited_since + FEW_SECONDS:
+            return room
+        return left if left >= FEW_LEAST else 0
+
+    def _plain_in_hand(self) -> int:
+        """How many runs the worker has claimed and not settled, coroutines under way apart."""
+        return self._in_hand() - sum(len(child.held) for child in self.pool.children.values() if child.slots)
 
     def _async_slots(self, waiting: int) -> int:
         """How many more coroutines can be started; as many as ever until their child is there."""

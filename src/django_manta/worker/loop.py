@@ -417,7 +417,7 @@ class Worker:
     def _look_if_due(self, now: float) -> None:
         is_due = self._due_at is not None and now >= self._due_at
         if self._look_at and now >= self._look_at + LOOK_SECONDS and not self._was_late:
-            # Whoever has missed a look was stopped, or its machine was asleep: the others can wait for this one, too.
+            # Whoever has missed a look was stopped: it can wait a moment longer.
             self._look_by, self._was_late = now + PUT_OFF_SECONDS, True
         if now >= self._look_at and not is_due and self._more and now < self._look_by:
             # There is enough to do, and the bell, not the time, has asked for this look: a moment later is soon enough.
