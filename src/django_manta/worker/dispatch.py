@@ -33,7 +33,7 @@ CLAIM_LIMIT = 1_000
 #: are settled: what is claimed and executed after them takes the processors that would settle them. From then on
 #: as many as make a drain fast; and after FEW_SECONDS anyway, for what is in hand may be long, or locked by
 #: somebody. For fewer than FEW_LEAST it is not worth a claim.
-FEW_RUNS, FEW_UNTIL, FEW_LEAST, FEW_SECONDS = 750, 1_200, 100, 0.25
+FEW_RUNS, FEW_UNTIL, FEW_LEAST, FEW_SECONDS = 600, 1_200, 100, 0.25
 
 #: A head that takes longer than this gives up its mates, and what waits longer for a child is given back.
 SLOW_SECONDS = 0.05
