@@ -420,7 +420,8 @@ class Worker:
             # Whoever has missed a look was stopped: it can wait a moment longer.
             self._look_by, self._was_late = now + PUT_OFF_SECONDS, True
         if now >= self._look_at and not is_due and self._more and now < self._look_by:
-            # There is enough to do, and the bell, not the time, has asked for this look: a moment later is soon enough.
+            # There is enough to do, and only the bell has asked for this look, or it is late anyway: a moment later is
+            # soon enough.
             self._look_at = min(self._look_by, now + DEBOUNCE_SECONDS)
         elif now >= self._look_at or is_due:
             self._was_late = False
