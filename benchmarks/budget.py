@@ -147,8 +147,7 @@ def _full() -> None:
 
 def _read(heard: list[Any], claims: list[Claimed]) -> list[Written]:
     ids = {claim.token: claim.id for claim in claims}
-    ends = [wire.End(*told) for told in heard]
-    return [row for end in ends if (row := end.written(ids[end.token])) is not None]
+    return [row for end in heard if (row := wire.read_end(ids[end[0]], end)) is not None]
 
 
 def _settle(ledger: Ledger, rows: list[Written]) -> None:

@@ -9,7 +9,7 @@ import psycopg
 from benchmarks import scratch
 from benchmarks.measure import Figure, Stopwatch, compared, in_turns
 from benchmarks.tasks import SIGNATURE
-from django_manta.ledger import Ledger, Settlement
+from django_manta.ledger import Ledger, Settlement, Written, written
 from django_manta.states import Outcome, State
 
 TITLE = "Claim and settle against the same two writes as plain SQL"
@@ -84,15 +84,19 @@ def drain(ledger: Ledger) -> int:
     return done
 
 
-def success(run_id: UUID, token: int) -> Settlement:
-    return Settlement(
-        run_id=run_id,
-        token=token,
-        outcome=Outcome.SUCCESSFUL,
-        next_state=State.SUCCESSFUL,
-        duration=0.001,
-        result=RESULT,
-        result_signature=SIGNATURE,
+def success(run_id: UUID, token: int) -> Written:
+    """As its executor writes it down."""
+    return written(
+        Settlement(
+            run_id=run_id,
+            token=token,
+            outcome=Outcome.SUCCESSFUL,
+            next_state=State.SUCCESSFUL,
+            duration=0.001,
+            result=RESULT,
+            result_signature=SIGNATURE,
+            executor="bench:1",
+        )
     )
 
 

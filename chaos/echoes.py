@@ -22,7 +22,17 @@ import django
 
 from chaos import tasks, world
 from django_manta.ids import new_run_id
-from django_manta.ledger import Claimed, Ledger, Settled, Settlement, WorkerRecord, graph, own_session
+from django_manta.ledger import (
+    Claimed,
+    Ledger,
+    Settleable,
+    Settled,
+    Settlement,
+    WorkerRecord,
+    graph,
+    own_session,
+    written,
+)
 from django_manta.states import Outcome, State
 
 RUNS = 20_000
@@ -44,6 +54,9 @@ ENDINGS = {
     (Outcome.FAILED, State.SCHEDULED): 1,
     (Outcome.RETURNED, State.READY): 1,
 }
+
+#: What everything has that went well.
+WELL: dict[str, Any] = {"result": "null", "result_signature": "signed", "executor": "echo:0"}
 
 #: How long the two wait for each other.
 _TOGETHER_SECONDS = 30
@@ -140,8 +153,7 @@ class _Trial:
     def _send(self, worker: str, fresh: list[Settlement], stale: list[Settlement]) -> None:
         """Two processes send the same at once. Stale ones of them say, falsely, that their run has succeeded."""
         lies = [
-            replace(each, outcome=Outcome.SUCCESSFUL, next_state=State.SUCCESSFUL, delay=None, result="null")
-            for each in stale
+            replace(each, outcome=Outcome.SUCCESSFUL, next_state=State.SUCCESSFUL, delay=None, **WELL) for each in stale
         ]
         answers = [self.pool.submit(send, worker, list(self._shuffled([*fresh, *lies]))) for _ in range(2)]
         old = {each.token for each in stale}
@@ -169,7 +181,7 @@ class _Trial:
             outcome=outcome,
             next_state=state,
             delay=0.0 if state is State.SCHEDULED else None,
-            result="null" if state is State.SUCCESSFUL else None,
+            **(WELL if state is State.SUCCESSFUL else {}),
         )
 
 
@@ -219,14 +231,23 @@ def send(worker: str, batches: Sequence[list[Settlement]]) -> Answer:
     _together.wait(_TOGETHER_SECONDS)
     moved: list[int] = []
     sent = 0
-    for batch in batches:
-        left = batch
+    for left in _by_kind(batches):
         while left:
             sent += len(left)
             settled: Settled = _ledger.settle(left, worker)
             moved += settled.moved
             left = [each for each in left if each.token in settled.busy]
     return moved, sent
+
+
+def _by_kind(batches: Sequence[list[Settlement]]) -> Iterator[list[Settleable]]:
+    """Every other batch is split: what went well, as its executor writes it down, has a statement of its own."""
+    for number, batch in enumerate(batches):
+        if number % 2:
+            yield list(batch)
+            continue
+        yield [written(each) for each in batch if each.outcome is Outcome.SUCCESSFUL]
+        yield [each for each in batch if each.outcome is not Outcome.SUCCESSFUL]
 
 
 def recover(worker: str) -> None:

@@ -92,6 +92,7 @@ def test_every_statement_has_a_comment_and_every_dialect_has_every_statement() -
         "claim_behind",
         "enqueue_plain",
         "enqueue_waiting",
+        "settle_well",
         "tell",
         "tell_own",
     }

@@ -53,6 +53,10 @@ def claimed(ledger: Ledger, count: int = 1, worker: str = "worker", **changes: A
     return claims
 
 
+#: What everything has that went well.
+WELL: dict[str, Any] = {"result": "null", "result_signature": "signed", "executor": "host:1"}
+
+
 def settlement(
     claim: Claimed,
     outcome: Outcome = Outcome.SUCCESSFUL,

@@ -178,7 +178,7 @@ def test_a_claim_returns_the_same_from_one_queue_and_from_several() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["claim", "claim_line", "claim_behind", "settle", "tell_own", "enqueue", "enqueue_plain"]
+    "name", ["claim", "claim_line", "claim_behind", "settle", "settle_well", "tell_own", "enqueue", "enqueue_plain"]
 )
 @pytest.mark.postgres
 def test_what_is_said_often_is_short_enough_for_psycopg_to_remember(name: str) -> None:

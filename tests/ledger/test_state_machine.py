@@ -34,11 +34,12 @@ from django_manta.ledger import (
     fsck,
     graph,
     own_session,
+    written,
 )
 from django_manta.ledger.claiming import Along, Wanted
 from django_manta.states import BAD_ENDS, ENDS, OWNED, Outcome, Role, State, When
 from django_manta.workflow.promise import TASK
-from tests.ledger.given import ASKED, HOUR, new_run, sql, worker_record
+from tests.ledger.given import ASKED, HOUR, WELL, new_run, sql, worker_record
 from tests.ledger.model import FUTURE, PAST, ModelLedger, ModelRun, Told
 
 QUEUES = ["red", "green", "blue"]
@@ -416,7 +417,7 @@ class LedgerMachine(RuleBasedStateMachine):
         )
 
     def settled(self, batch: list[Told], worker: str | None, *, along: bool = False) -> None:
-        settlements = [
+        said = [
             Settlement(
                 run_id=told.run_id,
                 token=told.token,
@@ -427,9 +428,12 @@ class LedgerMachine(RuleBasedStateMachine):
                 after=told.after,
                 at_once=told.at_once,
                 delegate=pointer(told.delegates) if told.outcome is Outcome.DELEGATED else None,
+                **(WELL if told.outcome is Outcome.SUCCESSFUL else {}),
             )
             for told in batch
         ]
+        # As by those who executed them. Where all went well that is a statement of its own.
+        settlements = [written(each) if each.outcome is Outcome.SUCCESSFUL else each for each in said]
         ledger, settled = self.ledger, None
         if along and worker is not None:
             settled = ledger.settle_and_claim(settlements, worker, Along([Wanted(worker, QUEUES, 2)]))

@@ -48,6 +48,15 @@ def test_a_log_tells_what_became_of_its_run_and_of_no_other() -> None:
     assert told(given, envelope.ended(key, None, settled=False)) == (True, True, False, None)
 
 
+def test_what_another_release_told_is_as_if_nothing_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = claim()
+    key = messages.key_of(given.id.hex, given.token)
+    row = Written(given.id, given.token, Outcome.FAILED, State.FAILED, 0.5, True, "{}")
+    monkeypatch.setattr(messages, "outcome_to_json", lambda row: ["SOMEHOW", 1])
+    strange = envelope.ended(key, row, settled=False)
+    assert told(given, f"{envelope.begun(key)}{strange}") == (True, False, False, None)
+
+
 def test_what_a_task_printed_is_told_from_what_we_did() -> None:
     given = claim()
     key = messages.key_of(given.id.hex, given.token)

@@ -87,7 +87,8 @@ def test_an_outcome_comes_out_as_it_went_in() -> None:
     run_id, other = new_run_id(), new_run_id()
     for row in (
         Written(run_id, 7, Outcome.SUCCESSFUL, State.SUCCESSFUL, 0.5, True, '{"a": "ü"}'),
-        Written(run_id, 7, Outcome.DEFERRED, State.WAITING, 0.5, False, "{}", None, (other,), True),
+        Written(run_id, 7, Outcome.SUCCESSFUL, State.SUCCESSFUL, 0.5, True, "{}", is_well=True),
+        Written(run_id, 7, Outcome.DEFERRED, State.WAITING, 0.5, False, "{}", False, None, (other,), True),
     ):
         assert messages.outcome_from_json(run_id, 7, messages.outcome_to_json(row)) == row
 

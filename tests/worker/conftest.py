@@ -14,8 +14,10 @@ from typing import Any
 import psutil
 import pytest
 
+from django_manta.ledger import Ledger, own_session
 from django_manta.models import Run, Worker
 from tests.app.models import Ledgerline
+from tests.ledger.given import worker_record
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -145,3 +147,13 @@ def start_worker(transactional_db: None, subprocess_environment: dict[str, str],
     yield start
     for worker in started:
         worker.end()
+
+
+@pytest.fixture
+def ledger() -> Iterator[Ledger]:
+    """With a connection of its own, and a worker that exists there only."""
+    session = own_session()
+    ledger = Ledger(session)
+    ledger.register(worker_record())
+    yield ledger
+    session.close()

@@ -12,18 +12,9 @@ from django_manta.states import State
 from django_manta.worker import scribe
 from django_manta.worker.scribe import Scribe
 from django_manta.worker.settling import BATCH, FULL, MANY, WORTHWHILE, Settler
-from tests.ledger.given import claimed, dependent, settlement, sql, state_of, worker_record
+from tests.ledger.given import claimed, dependent, settlement, sql, state_of
 
 pytestmark = [pytest.mark.postgres, pytest.mark.django_db(transaction=True, available_apps=["django_manta"])]
-
-
-@pytest.fixture
-def ledger() -> Iterator[Ledger]:
-    session = own_session()
-    ledger = Ledger(session)
-    ledger.register(worker_record())
-    yield ledger
-    session.close()
 
 
 class Desk:

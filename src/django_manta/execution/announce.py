@@ -21,6 +21,11 @@ from django_manta.states import ENDS, State
 logger = logging.getLogger("django_manta")
 
 
+def is_heard() -> bool:
+    """Whether anybody listens to the ends that executors have told of themselves."""
+    return bool(attempt_finished.receivers or run_settled.receivers)
+
+
 def settled(backend: Any, claim: Claimed, settlement: Settleable, state: State, ledger: Ledger | None = None) -> None:
     """An attempt was settled and left its run in ``state``. ``ledger`` is whose connection to read it by."""
     if attempt_finished.receivers:

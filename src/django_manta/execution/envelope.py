@@ -90,11 +90,12 @@ def read(log: str, claim: Claimed) -> Told:
         line = log[place + len(ENDED) :].partition("\n")[0]
         try:
             of, settled, row = _open(line.strip(), _outcomes)
-        except BadTaskSignature:
-            of, settled, row = "", False, None
-        if of == key:
-            outcome = None if row is None else messages.outcome_from_json(claim.id, claim.token, row)
-            return Told(True, True, settled, outcome)
+            if of == key:
+                outcome = None if row is None else messages.outcome_from_json(claim.id, claim.token, row)
+                return Told(True, True, settled, outcome)
+        except (BadTaskSignature, ValueError, KeyError, TypeError):
+            # Not ours; or the words of another release, which nobody here understands.
+            pass
         place = log.rfind(ENDED, 0, place)
     return Told(begun(key) in log, False, False, None)
 

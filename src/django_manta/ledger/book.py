@@ -32,6 +32,7 @@ from django_manta.ledger.records import (
     Settleable,
     Settled,
     WorkerRecord,
+    Written,
     plain,
 )
 from django_manta.ledger.session import DjangoSession, Row, Session
@@ -123,7 +124,7 @@ class Ledger:
         settles what it held. What the database refuses to store is found by halving the batch and
         settled as a failure, so that one bad outcome never takes its neighbours with it.
         """
-        batch = list({settlement.execution: settlement for settlement in settlements}.values())
+        batch = _each_once(settlements)
         if not batch:
             return Settled()
         done = _Batch()
@@ -132,7 +133,8 @@ class Ledger:
 
     def get_ready(self) -> None:
         """Connect, and have a settlement planned, so that the first batch need not wait for that."""
-        self.session.rows("settle", _settling([], ""))
+        for name in ("settle", "settle_well") if self.dialect.name == "postgres" else ("settle",):
+            self.session.rows(name, _settling([], ""))
 
     def settle_and_claim(
         self, settlements: Sequence[Settleable], worker: str, along: claiming.Along, marks: Marks | None = None
@@ -144,20 +146,21 @@ class Ledger:
         """
         if self.dialect.name != "postgres" or self.session.in_transaction():
             return None
-        batch = list({settlement.execution: settlement for settlement in settlements}.values())
+        batch = _each_once(settlements)
         if any(each.outcome in WAITING_OUTCOMES for each in batch):
             return None
         done, passed = _Batch(), graph.Passed()
+        well = self._are_well(batch)
         began = time.monotonic()
 
         def read(answers: list[list[Row]]) -> None:
             seconds = time.monotonic() - began
             settled, told, *taken = answers
-            ended = []
-            for token, state, is_herald, run_id in settled:
-                done.moved[token] = State(state)
-                if is_herald:
-                    ended.append(run_id)
+            if well:
+                ended = _moved_well(settled, done)
+            else:
+                done.moved |= {token: State(state) for token, state, _, _ in settled}
+                ended = [run_id for _, _, is_herald, run_id in settled if is_herald]
             done.heralds += graph.told_own(ended, told, passed)
             try:
                 along.read(self, taken, seconds)
@@ -167,7 +170,8 @@ class Ledger:
         try:
             settling = {**_settling(batch, worker), "quietly": True}
             good = [each.run_id for each in batch if each.outcome is Outcome.SUCCESSFUL]
-            asked = ("settle", settling), ("tell_own", graph.telling_own(self, good)), *along.requests(self)
+            first = "settle_well" if well else "settle"
+            asked = (first, settling), ("tell_own", graph.telling_own(self, good)), *along.requests(self)
             self.session.at_once(*asked, meanwhile=read)
         except (DatabaseError, ValueError) as error:
             # One by one: what cannot be stored is found by halving, and what is in the way of others by those.
@@ -216,6 +220,11 @@ class Ledger:
 
     def _settle(self, batch: list[Settleable], worker: str | None, recovering: bool, done: "_Batch") -> None:
         params = _settling(batch, worker, recovering)
+        if self._are_well(batch):
+            with self.session.step():
+                found = self.session.rows("settle_well", params)
+            done.heralds += _moved_well(found, done)
+            return
         # By execution: of two settlements with one token, only one can be of the run that it moved.
         waits = {each.execution: each for each in batch if each.outcome in WAITING_OUTCOMES}
         with self.session.transaction() if waits else self.session.step():
@@ -236,6 +245,10 @@ class Ledger:
         done.moved |= {token: state for (_, token), state in moved.items()}
         done.heralds += heralds
         done.waiting += [each.run_id for each in waiting]
+
+    def _are_well(self, batch: Sequence[Settleable]) -> bool:
+        """Whether they can be settled by the statement for what went well."""
+        return self.dialect.name == "postgres" and all(isinstance(each, Written) and each.is_well for each in batch)
 
     def _spread(self, done: "_Batch") -> Settled:
         """
@@ -618,7 +631,21 @@ class Ledger:
         return self.dialect.listing([run_id.hex for run_id in ids])
 
 
+def _each_once(settlements: Iterable[Settleable]) -> list[Settleable]:
+    """Of two settlements of one execution, the later."""
+    batch = list(settlements)
+    if len({each.token for each in batch}) == len(batch):
+        return batch
+    return list({each.execution: each for each in batch}.values())
+
+
+def _moved_well(found: list[Row], done: _Batch) -> list[UUID]:
+    """Note what settle_well.sql has moved. Those that somebody waits for."""
+    done.moved |= dict.fromkeys((token for token, _ in found), State.SUCCESSFUL)
+    return [run_id for _, run_id in found if run_id is not None]
+
+
 def _settling(batch: list[Settleable], worker: str | None, recovering: bool = False) -> dict[str, Any]:
-    """What to say to settle.sql."""
+    """What to say to settle.sql, or settle_well.sql."""
     settlements = rows.settlement_rows(batch)
     return {"settlements": settlements, "worker": worker, "recovering": recovering, "quietly": False}

@@ -186,6 +186,8 @@ class Written:
     told: bool
     #: The row, as JSON.
     text: str
+    #: It succeeded, and there is nothing more to be said: see settle_well.sql.
+    is_well: bool = False
     #: See Settlement.
     delegate: str | None = None
     after: tuple[UUID, ...] = ()

@@ -268,7 +268,17 @@ _often_empty = attrgetter(*_OFTEN_EMPTY)
 
 #: What a settlement leaves empty if all went well.
 _empty_if_well = attrgetter(
-    "delegate", "reason", "error_class", "error_message", "traceback", "output", "log_ref", "delay", "peak_memory"
+    "delegate",
+    "reason",
+    "error_class",
+    "error_message",
+    "traceback",
+    "output",
+    "log_ref",
+    "delay",
+    "peak_memory",
+    "refused",
+    "suspect",
 )
 
 
@@ -278,11 +288,32 @@ def settlement_rows(settlements: Iterable[Settleable]) -> str:
 
 
 def settlement_text(settlement: Settlement) -> str:
-    """
-    A settlement as JSON. Raise ValueError for what not every database takes and gives back.
+    """A settlement as JSON. Raise ValueError for what not every database takes and gives back."""
+    return _well(settlement) or _whole(settlement)
 
-    Put together by hand, for speed: all that needs escaping are the texts.
+
+def _well(settlement: Settlement) -> str:
     """
+    The same of one that went well and has nothing more to say, as most have; "" of others.
+
+    Put together by hand, for speed: all that needs escaping are the texts. What is left out is the same for everything
+    that went well (settle.sql).
+    """
+    result, signature, executor = settlement.result, settlement.result_signature, settlement.executor
+    if (
+        settlement.outcome is not Outcome.SUCCESSFUL
+        or not (result and signature and executor)
+        or any(_empty_if_well(settlement))
+        or not (text.is_storable(f"{result}{signature}{executor}") and isfinite(settlement.duration))
+    ):
+        return ""
+    return (
+        f'{{"run_id":"{settlement.run_id.hex}","token":{settlement.token},"duration":{settlement.duration:.6f},'
+        f'"result":{_quoted(result)},"result_signature":{_quoted(signature)},"executor":{_quoted(executor)}}}'
+    )
+
+
+def _whole(settlement: Settlement) -> str:
     duration = settlement.duration
     if not isfinite(duration):
         raise ValueError(f"a duration of {duration} seconds")
@@ -291,13 +322,6 @@ def settlement_text(settlement: Settlement) -> str:
         f'"next_state":"{settlement.next_state._value_}","duration":{duration:.6f},'
         f'"refused":{_JSON[settlement.refused]},"suspect":{_JSON[settlement.suspect]}'
     )
-    result, signature, executor = settlement.result, settlement.result_signature, settlement.executor
-    is_plain = result and signature and executor and not any(_empty_if_well(settlement))
-    if is_plain and text.is_storable(f"{result}{signature}{executor}"):
-        return (
-            f'{begin},"result":{_quoted(result or "")},"result_signature":{_quoted(signature)},'
-            f'"executor":{_quoted(executor)}}}'
-        )
     return ",".join([begin, *_unusual(settlement)]) + "}"
 
 
@@ -322,11 +346,13 @@ _JSON = {True: "true", False: "false"}
 
 def written(settlement: Settlement) -> Written:
     """The settlement as its executor writes it down; a failure if it cannot be stored."""
-    try:
-        text = settlement_text(settlement)
-    except ValueError as error:
-        settlement = unstorable(settlement, error)
-        text = settlement_text(settlement)
+    is_well = bool(text := _well(settlement))
+    if not is_well:
+        try:
+            text = _whole(settlement)
+        except ValueError as error:
+            settlement = unstorable(settlement, error)
+            text = _whole(settlement)
     return Written(
         settlement.run_id,
         settlement.token,
@@ -335,6 +361,7 @@ def written(settlement: Settlement) -> Written:
         settlement.duration,
         settlement.told,
         text,
+        is_well,
         settlement.delegate,
         settlement.after,
         settlement.at_once,

@@ -492,14 +492,17 @@ class OnRay(Elsewhere):
                 self.host.started(flight)
             flight.started_at = time.monotonic() - body[0]
             return
+        settled, outcome = False, None
+        if kind == "ended":
+            # Before anything else: what nobody here understands is refused, and that takes all that we know of it.
+            settled, row = body
+            outcome = None if row is None else messages.outcome_from_json(flight.claim.id, token, row)
         self._remove(token)
         self.unsettled[token] = name, key
         if kind == "ended":
             if flight.started_at is None:
                 # The foreman does not tell of both when they come together.
                 self.host.started(flight)
-            settled, row = body
-            outcome = None if row is None else messages.outcome_from_json(flight.claim.id, token, row)
             self.host.ended(flight, outcome, settled)
         elif kind == "returned":
             # The foreman has no use for it: others may.

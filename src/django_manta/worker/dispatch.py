@@ -272,17 +272,20 @@ class Dispatcher:
 
     def _lane_for(self, flight: Flight, known: float | None, lanes: list[_Lane]) -> _Lane | None:
         """The least loaded child that may have it."""
-        best = None
+        best, least = None, 0.0
+        suspect, seconds = flight.claim.suspect, known or 0.0
         for lane in lanes:
+            holds = lane.holds
+            if holds >= lane.limit:
+                continue
             if lane.horizon is not None and not _is_within(flight, lane.horizon):
                 continue
-            if lane.holds >= lane.limit:
-                continue
             # A suspect travels alone.
-            if lane.holds and (lane.closed or flight.claim.suspect or lane.load + (known or 0.0) > WINDOW_SECONDS):
+            if holds and (lane.closed or suspect or lane.load + seconds > WINDOW_SECONDS):
                 continue
-            if best is None or (lane.holds and lane.load, lane.holds) < (best.holds and best.load, best.holds):
-                best = lane
+            load = lane.load if holds else 0.0
+            if best is None or load < least or (load == least and holds < best.holds):
+                best, least = lane, load
         return best
 
     def _make_room(self, lanes: list[_Lane]) -> None:

@@ -685,9 +685,13 @@ class Worker:
             return
         given_back = False
         settled, unmoved = [], []
+        is_heard = events.are_told() or announce.is_heard()
         for claim, settlement, state in moved:
             self._in_flight.pop(claim.token, None)
-            if state is None:
+            if state is State.SUCCESSFUL and settlement.told and not is_heard:
+                # As most end: nobody wants to know more of it.
+                settled.append(claim.token)
+            elif state is None:
                 unmoved.append(claim)
                 tell("not ours any more", level=logging.WARNING, **facts_of(claim, self.id))
             else:

@@ -8,6 +8,7 @@ otherwise it would be done once more. Most of it the worker had settled itself, 
 import contextlib
 import logging
 import threading
+import time
 from collections import deque
 from typing import Any
 
@@ -25,6 +26,10 @@ logger = logging.getLogger("django_manta")
 OUTCOMES = 2_048
 CHARACTERS = 64 * 1024
 MOST_CHARACTERS = 16 * 1024 * 1024
+
+#: When the worker is gone, a row that somebody holds (perhaps the worker's last statement) is tried so often, and again
+#: after so long.
+BUSY_TRIES, BUSY_SECONDS = 50, 0.02
 
 #: A row larger than this does not pass through the worker, which has others to see to meanwhile.
 LARGE_CHARACTERS = 1024 * 1024
@@ -56,7 +61,7 @@ class Kept:
             held.setdefault((backend, worker), []).append(row)
         with contextlib.suppress(Exception):
             for (backend, worker), settlements in held.items():
-                _settle(backend, settlements, worker)
+                _settle(backend, settlements, worker, tries=BUSY_TRIES)
 
 
 def ended(claim: Claimed, execution: Execution, kept: Kept) -> tuple[Any, ...]:
@@ -81,10 +86,19 @@ def settled_here(claim: Claimed, row: Written, worker: str | None) -> bool:
         return False
 
 
-def _settle(backend: str, rows: list[Written], worker: str | None) -> int:
+def _settle(backend: str, rows: list[Written], worker: str | None, *, tries: int = 1) -> int:
     database: str = task_backends[backend].database  # type: ignore[attr-defined]
     session = own_session(database)
+    moved = 0
     try:
-        return len(Ledger(session).settle(rows, worker).moved)
+        for number in range(tries):
+            if number:
+                time.sleep(BUSY_SECONDS)
+            settled = Ledger(session).settle(rows, worker)
+            moved += len(settled.moved)
+            rows = [row for row in rows if row.token in settled.busy]
+            if not rows:
+                break
+        return moved
     finally:
         session.close()

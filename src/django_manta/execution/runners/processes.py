@@ -24,7 +24,7 @@ from django_manta.execution.output import tail_of
 from django_manta.execution.runners.flights import GRACE_SECONDS, Died, Flight
 from django_manta.execution.runners.forkserver import MESSAGE_BYTES
 from django_manta.execution.runners.slate import ASLEEP, AWAKE, NAPPING, Slate, new_file, new_slate
-from django_manta.execution.runners.wire import End, Inbox, Kind, frame, orders
+from django_manta.execution.runners.wire import End, Inbox, Kind, frame, orders, read_end
 from django_manta.ledger import Written
 from django_manta.states import Outcome
 
@@ -454,10 +454,10 @@ class Pool:
     def _heed(self, child: Child, kind: Kind, body: Any) -> None:
         if kind is Kind.NEXT:
             ended, token = body
-            self._hear_of_end(child, End(*ended))
+            self._hear_of_end(child, ended)
             self._hear_of_start(child, token)
         elif kind is Kind.ENDED:
-            self._hear_of_end(child, End(*body))
+            self._hear_of_end(child, body)
         elif kind is Kind.STARTED:
             self._hear_of_start(child, body)
         elif kind is Kind.GIVEN_BACK:
@@ -477,13 +477,16 @@ class Pool:
         self._on_started(flight)
 
     def _hear_of_end(self, child: Child, end: End) -> None:
-        child.peak_memory = end.peak_memory
-        flight = child.held.pop(end.token, None)
+        token, settled, child.peak_memory = end[:3]
+        flight = child.held.get(token)
         if flight is None:
             # The lease under which it was given was lost meanwhile: nobody waits for its end.
             return
+        # Before it is let go of: what makes no sense is the end of the child, and of what it held.
+        row = read_end(flight.claim.id, end)
+        del child.held[token]
         child.executed += 1
-        self._on_ended(flight, end.written(flight.claim.id), end.settled)
+        self._on_ended(flight, row, settled)
         if self._recycles:
             self._retire_if_worn(child)
 

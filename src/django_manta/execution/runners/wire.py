@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
 
 from django_manta.ids import read_id
@@ -72,40 +72,37 @@ assert Claimed._fields[_HISTORY:] == ("history", "values", "laters")
 _NO_MORE: tuple[Any, ...] = ((), MappingProxyType({}))
 
 
-class End(NamedTuple):
-    """How an execution ended, on its way to the worker. Without an outcome: it was no longer wanted."""
+#: How an execution ended, on its way to the worker: its token, whether the run's row says so already, and the most
+#: memory that the process has ever needed, in bytes. Unless it was no longer wanted there follow the fields of Written
+#: from ``outcome`` to ``is_well``; and if it waits from now on, for what.
+type End = tuple[Any, ...]
 
-    token: int
-    #: The run's row says so already.
-    settled: bool
-    #: The most memory that the process has ever needed, in bytes.
-    peak_memory: int
-    outcome: str = ""
-    next_state: str = ""
-    duration: float = 0.0
-    told: bool = False
-    text: str = ""
-    delegate: str | None = None
-    after: tuple[str, ...] = ()
-    at_once: bool = False
 
-    def written(self, run_id: UUID) -> Written | None:
-        """What the worker settles."""
-        if not self.outcome:
-            return None
-        token, _, _, outcome, next_state, duration, told, text, delegate, after, at_once = self
-        return Written(
-            run_id,
-            token,
-            OUTCOMES[outcome],
-            STATES[next_state],
-            duration,
-            told,
-            text,
-            delegate,
-            tuple(map(UUID, after)) if after else (),
-            at_once,
-        )
+def read_end(run_id: UUID, end: End) -> Written | None:
+    """What the worker settles; None if it was no longer wanted. ValueError or KeyError if it makes no sense."""
+    if len(end) == _PLAIN:
+        token, _, _, outcome, next_state, duration, told, text, is_well = end
+        return Written(run_id, token, OUTCOMES[outcome], STATES[next_state], duration, told, text, is_well)
+    if len(end) == _GONE:
+        return None
+    token, _, _, outcome, next_state, duration, told, text, is_well, delegate, after, at_once = end
+    return Written(
+        run_id,
+        token,
+        OUTCOMES[outcome],
+        STATES[next_state],
+        duration,
+        told,
+        text,
+        is_well,
+        delegate,
+        tuple(map(UUID, after)),
+        at_once,
+    )
+
+
+#: How much most Ends hold, and those of what was no longer wanted.
+_PLAIN, _GONE = 9, 3
 
 
 OUTCOMES = {outcome.value: outcome for outcome in Outcome}
@@ -125,7 +122,7 @@ def _peak_memory(*, now: bool) -> int:
     return _peak
 
 
-def gone(token: int) -> tuple[Any, ...]:
+def gone(token: int) -> End:
     """The End of an execution that found its run to be no longer its own."""
     return token, False, _peak_memory(now=True)
 
@@ -137,7 +134,7 @@ def write(settlement: Settlement) -> Written:
     return written(settlement)
 
 
-def ended(row: Written, *, settled: bool) -> tuple[Any, ...]:
+def ended(row: Written, *, settled: bool) -> End:
     """The End of an outcome, as it travels. What is settled already need not travel whole."""
     told = (
         row.token,
@@ -149,6 +146,7 @@ def ended(row: Written, *, settled: bool) -> tuple[Any, ...]:
         row.duration,
         row.told,
         "" if settled else row.text,
+        row.is_well,
     )
     if row.outcome in WAITING_OUTCOMES:
         return (*told, row.delegate, tuple(on.hex for on in row.after), row.at_once)

@@ -3,14 +3,31 @@
 -- Rows are found by primary key and token only (DESIGN: a condition on the state would walk the
 -- partial index of running rows and its dead entries). Rows that somebody holds are passed over,
 -- for the caller to try again: a settlement waits for nobody and deadlocks with nobody. Texts that are
--- empty, as most are, do not travel.
+-- empty, as most are, do not travel; nor does what is the same for all that went well.
 WITH held AS MATERIALIZED (
     SELECT
         run.id,
         run.worker,
         run.attempts,
-        run.state = 'CANCELLING' AND incoming.outcome <> 'SUCCESSFUL' AS cancelled,
-        incoming.*
+        run.state = 'CANCELLING' AND COALESCE(incoming.outcome, 'SUCCESSFUL') <> 'SUCCESSFUL' AS cancelled,
+        COALESCE(incoming.outcome, 'SUCCESSFUL') AS outcome,
+        COALESCE(incoming.next_state, 'SUCCESSFUL') AS next_state,
+        COALESCE(incoming.refused, false) AS refused,
+        COALESCE(incoming.suspect, false) AS suspect,
+        incoming.token,
+        incoming.delay,
+        incoming.duration,
+        incoming.result,
+        incoming.result_signature,
+        incoming.delegate,
+        incoming.reason,
+        incoming.executor,
+        incoming.error_class,
+        incoming.error_message,
+        incoming.traceback,
+        incoming.output,
+        incoming.log_ref,
+        incoming.peak_memory
     FROM json_to_recordset(%(settlements)s::json) AS incoming (
         run_id uuid,
         token bigint,

@@ -46,16 +46,16 @@ FROM (
     SELECT
         run.id,
         run.token,
-        run.state = 'CANCELLING' AND json_extract(one.value, '$.outcome') <> 'SUCCESSFUL' AS cancelled,
-        json_extract(one.value, '$.outcome') AS outcome,
-        json_extract(one.value, '$.next_state') AS next_state,
+        run.state = 'CANCELLING' AND COALESCE(json_extract(one.value, '$.outcome'), 'SUCCESSFUL') <> 'SUCCESSFUL' AS cancelled,
+        COALESCE(json_extract(one.value, '$.outcome'), 'SUCCESSFUL') AS outcome,
+        COALESCE(json_extract(one.value, '$.next_state'), 'SUCCESSFUL') AS next_state,
         json_extract(one.value, '$.delay') AS delay,
         json_extract(one.value, '$.result') AS result,
         COALESCE(json_extract(one.value, '$.result_signature'), '') AS result_signature,
         json_extract(one.value, '$.delegate') AS delegate,
         COALESCE(json_extract(one.value, '$.reason'), '') AS reason,
-        json_extract(one.value, '$.refused') AS refused,
-        json_extract(one.value, '$.suspect') AS suspect
+        COALESCE(json_extract(one.value, '$.refused'), 0) AS refused,
+        COALESCE(json_extract(one.value, '$.suspect'), 0) AS suspect
     FROM json_each(%(settlements)s) AS one
     JOIN manta_run AS run ON run.id = json_extract(one.value, '$.run_id') AND run.token = json_extract(one.value, '$.token')
     WHERE

@@ -19,7 +19,7 @@ SELECT
     run.token,
     run.id,
     run.attempts,
-    json_extract(incoming.value, '$.outcome'),
+    COALESCE(json_extract(incoming.value, '$.outcome'), 'SUCCESSFUL'),
     run.worker,
     COALESCE(json_extract(incoming.value, '$.executor'), ''),
     strftime('%%Y-%%m-%%d %%H:%%M:%%f000', 'now', -json_extract(incoming.value, '$.duration') || ' seconds'),

@@ -21,10 +21,10 @@ from django_manta import payload
 from django_manta.execution.runners.wire import OUTCOMES, STATES
 from django_manta.ids import read_id
 from django_manta.ledger import AttemptRecord, Claimed, Value, Written
-from django_manta.states import Outcome
+from django_manta.states import Outcome, State
 
 #: The version of all that is said. A foreman that another release started may speak another one.
-PROTOCOL = 3
+PROTOCOL = 4
 
 
 class UnknownProtocol(Exception):
@@ -123,6 +123,8 @@ def _attempt_from_json(plain: Mapping[str, Any]) -> AttemptRecord:
 
 
 def outcome_to_json(row: Written) -> list[Any]:
+    if row.is_well:
+        return [row.duration, row.told, row.text]
     told: list[Any] = [row.outcome._value_, row.next_state._value_, row.duration, row.told, row.text]
     if row.delegate is not None or row.after or row.at_once:
         told += [row.delegate, [on.hex for on in row.after], row.at_once]
@@ -130,6 +132,9 @@ def outcome_to_json(row: Written) -> list[Any]:
 
 
 def outcome_from_json(run_id: UUID, token: int, told: Sequence[Any]) -> Written:
+    if len(told) == _WELL:
+        duration, was_told, text = told
+        return Written(run_id, token, Outcome.SUCCESSFUL, State.SUCCESSFUL, duration, was_told, text, True)
     outcome, next_state, duration, was_told, text, *waiting = told
     delegate, after, at_once = waiting or (None, (), False)
     return Written(
@@ -140,10 +145,15 @@ def outcome_from_json(run_id: UUID, token: int, told: Sequence[Any]) -> Written:
         duration,
         was_told,
         text,
+        False,
         delegate,
         tuple(map(UUID, after)),
         at_once,
     )
+
+
+#: How much of an outcome travels if all is well.
+_WELL = 3
 
 
 # -- lines -------------------------------------------------------------------------------------------
