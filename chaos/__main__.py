@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 #: Every storm, a module of the same name, and what it does.
 STORMS = {
-    "kill": "two workers, one of them killed (-9) every second until 2,000 runs are done",
+    "kill": "two workers, one killed (-9) every second until 2,000 runs are done; every other time one is spared",
     "stop": "workers stopped past their lease, continued, and killed, during 1,000 atomic runs",
     "deploy": "SIGTERM to a worker, to its group, and Ctrl-C, with 500 runs under way and a successor starting",
     "postgres": "a server restarted thrice, away for 60 s, cut off for 20 s, crashing eight times; 10,000 runs each",

@@ -4,6 +4,10 @@ Kill -9 of the worker.
 Two workers; every second one that has worked for a second is killed and replaced, until all runs are
 done. (To kill one that is still loading Django would hurt nobody.) A run may have started once more
 for each execution that a killed worker had under way, and no more often.
+
+A kill a second leaves nobody alive for as long as a lease, so that what was held waits for a worker that is still to
+come. In every other trial the witness of a kill is spared until it has taken over what there was: only these show how
+long that takes where somebody is there to do it.
 """
 
 import random
@@ -47,12 +51,14 @@ class Kill:
 def storm(weather: world.Weather, report: world.Report) -> None:
     trials = weather.count(20, 2)
     kills: list[Kill] = []
-    extra = lost = findings = 0
+    extra = lost = findings = wanted = 0
     for trial in range(trials):
         world.empty()
         tasks.mark_start.map([NAP_SECONDS] * RUNS)
         with world.workers(LEASE_SECONDS=LEASE_SECONDS) as start:
-            kills += _drain(start, random.Random(weather.seed + trial))
+            killed = _drain(start, random.Random(weather.seed + trial), spare=_spares(trial))
+        kills += killed
+        wanted += _spares(trial) and any(kill.held for kill in killed)
         world.judge(report, RUNS)
         lost += report.figures["lost"]
         findings += report.figures["fsck"]
@@ -69,18 +75,28 @@ def storm(weather: world.Weather, report: world.Report) -> None:
         "extra_starts": f"{extra}(limit {limit})",
         "orphans_after_1s": orphans,
         "recovery_p50/p99": world.spread(recoveries),
+        "watched": f"{len(watched)}(at least {wanted})",
         "watched_recovery_p50/p99": world.spread(watched),
         "fsck": findings,
     }
     report.expect(extra <= limit, f"user code started {extra} times too often, more than {limit}")
     report.expect(orphans == 0, f"{orphans} processes of killed workers lived on")
+    report.expect(len(watched) >= wanted, f"{len(watched)} recoveries had a witness that lived, fewer than {wanted}")
     slowest = max(watched, default=0.0)
     allowed = LEASE_SECONDS + MARGIN_SECONDS
     report.expect(slowest <= allowed, f"a recovery took {slowest:.2f} s, more than {allowed:g} s")
 
 
-def _drain(start: Callable[..., world.WorkerProcess], dice: random.Random) -> list[Kill]:
-    """Kill a worker every second until all runs have ended and what the killed ones held is taken over."""
+def _spares(trial: int) -> bool:
+    """Whether witnesses are spared in this trial."""
+    return trial % 2 == 0
+
+
+def _drain(start: Callable[..., world.WorkerProcess], dice: random.Random, *, spare: bool) -> list[Kill]:
+    """
+    Kill a worker every second until all runs have ended and what the killed ones held is taken over. To ``spare`` is to
+    let a witness live until then.
+    """
     pair = world.fresh_workers(start)
     world.wait_for(world.successful, 60, "the first run has succeeded")
     kills: list[Kill] = []
@@ -96,7 +112,12 @@ def _drain(start: Callable[..., world.WorkerProcess], dice: random.Random) -> li
         for worker in pair:
             if worker.pid not in since and _held(world.ids_of(worker)):
                 since[worker.pid] = now
-        due = [place for place, worker in enumerate(pair) if now - since.get(worker.pid, now) >= EVERY_SECONDS]
+        spared = {kill.witness.pid for kill in kills if spare and kill.watched and kill.recovery is None}
+        due = [
+            place
+            for place, worker in enumerate(pair)
+            if now - since.get(worker.pid, now) >= EVERY_SECONDS and worker.pid not in spared
+        ]
         if due and now - last_kill >= EVERY_SECONDS:
             last_kill = now
             kills.append(_kill(pair, dice.choice(due), start, kills))
