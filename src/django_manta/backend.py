@@ -32,7 +32,7 @@ from django_manta.ringing import ring_after_commit
 from django_manta.states import status_of
 from django_manta.task import Task, rebuild, unchecked_replace
 from django_manta.typed import AnyTask
-from django_manta.workflow import own, waits
+from django_manta.workflow import own, together, waits
 from django_manta.workflow.flow import current_workflow
 
 #: Of so many tasks the options are remembered; those that ``using()`` makes for one call are forgotten with them.
@@ -185,23 +185,20 @@ class MantaBackend(BaseTaskBackend):
 
     def _insert(self, calls: list[Call]) -> list[TaskResult]:
         """The end of the chain: validate, encode, sign, insert, tell Django's receivers."""
-        database = self.database
-        ledger = Ledger(DjangoSession(database))
+        database, cluster = self.database, self.config.cluster
         shared = _once_per_task(self._shared, calls)
         encoded = [payload.encode_arguments(call.args, call.kwargs) for call in calls]
         runs = [self._new_run(shared[id(call.task)], arguments) for call, arguments in zip(calls, encoded, strict=True)]
-        if waits.gated(calls, runs):
-            inserted, added = waits.insert(ledger, database, calls, runs, encoded)
-            waits.arm_after_commit(database, self.config.cluster, added)
-        else:
-            inserted = ledger.enqueue(runs)
+        inserted = together.note(database, cluster, calls, runs, encoded)
+        if inserted is None:
+            inserted = waits.enqueue(database, cluster, calls, runs, encoded)
         own.remember(database, (run.id for run in runs))
         results = [
             self._result(call.task, run, row, arguments.args, arguments.kwargs)
             for call, run, row, arguments in zip(calls, runs, inserted, encoded, strict=True)
         ]
         for queue in {run.queue for run in runs if not run.waits}:
-            ring_after_commit(database, self.config.cluster, queue)
+            ring_after_commit(database, cluster, queue)
         for each in results:
             # The run is in the caller's transaction now: a receiver cannot take it back by raising.
             task_enqueued.send_robust(type(self), task_result=each)

@@ -3,8 +3,6 @@
 import os
 from typing import Any
 
-from django.db import transaction
-
 from benchmarks.peers import database, work
 
 VARIANT = os.environ.get("MANTA_PEER_VARIANT", "processes")
@@ -28,7 +26,7 @@ NOTE = (
     "`result.join()`."
 )
 
-TABLES = ("manta_run", "manta_attempt", "manta_dependency", "manta_gate", "manta_herald")
+TABLES = ("manta_run", "manta_attempt", "manta_dependency", "manta_gate", "manta_herald", "manta_workflow")
 
 #: Rows beyond these are copies, whose signatures are not their own: nobody gets so far.
 SIGNED = 20_000
@@ -72,8 +70,10 @@ def moments(most: int) -> list[float]:
 
 
 def chain(length: int) -> Any:
+    from django_manta import workflow
+
     link = _tasks().link
-    with transaction.atomic():
+    with workflow("chain"):
         last = link.enqueue()
         for _ in range(length - 1):
             last = link.enqueue(last)
@@ -81,7 +81,9 @@ def chain(length: int) -> Any:
 
 
 def fan(width: int) -> Any:
-    with transaction.atomic():
+    from django_manta import workflow
+
+    with workflow("fan"):
         return _tasks().count.enqueue(_tasks().resize.enqueue_many([(work.ARGUMENTS, {})] * width))
 
 

@@ -38,6 +38,8 @@ class NewRun:
     #: It waits for other runs.
     waits: bool = False
     workflow: UUID | None = None
+    #: When it was enqueued, by the database's clock, if it is inserted later than that.
+    enqueued: datetime | None = None
 
 
 @dataclass(slots=True, kw_only=True)

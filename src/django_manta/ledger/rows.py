@@ -47,6 +47,7 @@ _kind = attrgetter(
     "deadline",
     "run_after",
     "expires",
+    "enqueued",
 )
 
 
@@ -80,8 +81,8 @@ def is_plain(run: NewRun) -> bool:
 
 
 def has_no_dates(run: NewRun) -> bool:
-    """Whether nothing but other runs may keep it from being ready, and for ever."""
-    return not run.hold and run.run_after is None and run.expires is None
+    """Whether nothing but other runs may keep it from being ready, and for ever, and all its moments count from now."""
+    return not run.hold and run.run_after is None and run.expires is None and run.enqueued is None
 
 
 def plain_run(dialect: Dialect, run: NewRun) -> dict[str, Any]:
@@ -137,6 +138,8 @@ def _shared(dialect: Dialect, run: NewRun) -> dict[str, Any]:
         _put_moment(dialect, row, "run_after", run.run_after)
     if run.expires is not None:
         _put_moment(dialect, row, "expires", run.expires)
+    if run.enqueued is not None:
+        _put_moment(dialect, row, "enqueued", run.enqueued)
     return row
 
 

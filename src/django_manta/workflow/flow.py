@@ -14,6 +14,7 @@ from django.db import IntegrityError, transaction
 from django_manta import text
 from django_manta.current import current_run
 from django_manta.ids import new_run_id
+from django_manta.workflow import together
 
 _current: ContextVar[UUID | None] = ContextVar("django_manta.workflow", default=None)
 
@@ -121,6 +122,7 @@ class workflow:  # noqa: N801 (used like a function, as a context manager or a d
                 raise WorkflowExists(self.name, self.unique_key or "", known.id) from None
             token = _current.set(flow.id)
             try:
-                yield flow
+                with together.opened(database):
+                    yield flow
             finally:
                 _current.reset(token)

@@ -43,6 +43,18 @@ class Added:
     edges: int
 
 
+def enqueue(
+    database: str, cluster: str, calls: Sequence[Call], runs: Sequence[NewRun], encoded: Sequence[Arguments]
+) -> list[Enqueued]:
+    """Insert new runs in the caller's transaction, whatever they wait for, and arm them when it has committed."""
+    ledger = Ledger(DjangoSession(database))
+    if not gated(calls, runs):
+        return ledger.enqueue(runs)
+    inserted, added = insert(ledger, database, calls, runs, encoded)
+    arm_after_commit(database, cluster, added)
+    return inserted
+
+
 def insert(
     ledger: Ledger, database: str, calls: Sequence[Call], runs: Sequence[NewRun], encoded: Sequence[Arguments]
 ) -> tuple[list[Enqueued], Added]:

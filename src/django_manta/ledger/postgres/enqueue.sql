@@ -32,11 +32,13 @@ WITH kind AS MATERIALIZED (
         deadline_at timestamptz,
         deadline_in double precision,
         expires_at timestamptz,
-        expires_in double precision
+        expires_in double precision,
+        enqueued_at timestamptz
     )
     CROSS JOIN LATERAL (
         SELECT
-            statement_timestamp() AS now,
+            -- What has no other moments may have been enqueued some time before it is inserted.
+            COALESCE(asked.enqueued_at, statement_timestamp()) AS now,
             COALESCE(asked.run_after_at, statement_timestamp() + make_interval(secs => asked.run_after_in)) AS run_after
     ) AS moment
 ),

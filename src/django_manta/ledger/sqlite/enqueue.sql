@@ -56,7 +56,8 @@ FROM (
         json_extract(asked.value, '$.overrides') AS overrides,
         json_extract(asked.value, '$.signature') AS signature,
         json_extract(asked.value, '$.metadata') AS metadata,
-        strftime('%%Y-%%m-%%d %%H:%%M:%%f000', 'now') AS now,
+        -- What has no other moments may have been enqueued some time before it is inserted.
+        COALESCE(json_extract(asked.value, '$.enqueued_at'), strftime('%%Y-%%m-%%d %%H:%%M:%%f000', 'now')) AS now,
         COALESCE(
             json_extract(asked.value, '$.run_after_at'),
             strftime('%%Y-%%m-%%d %%H:%%M:%%f000', 'now', json_extract(asked.value, '$.run_after_in') || ' seconds')
