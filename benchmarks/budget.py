@@ -101,7 +101,7 @@ def _walk(spent: _Spent, session: PostgresSession, count: int) -> None:
     spent("  of which: verify, find the task, decode", lambda: [admit(claim) for claim in ordered])
     done = spent(
         "execute: verify, decode, call, encode, sign",
-        lambda: [execute(claim, executor="budget:1") for claim in ordered],
+        lambda: [execute(claim, executor="budget:1", in_writing=True) for claim in ordered],
     )
     kept = Kept()
     told = spent("end: write", lambda: _ends(ordered, done, kept))

@@ -13,7 +13,8 @@ from django.test import override_settings
 
 from django_manta import State, exceptions, text
 from django_manta.execution import policy
-from django_manta.ledger import Ledger, fsck
+from django_manta.execution.executor import execute
+from django_manta.ledger import Ledger, Settlement, Written, fsck, written
 from django_manta.logs import RunFilter
 from django_manta.models import Run, Worker
 from django_manta.signals import attempt_finished, run_settled
@@ -47,6 +48,32 @@ def test_sync_and_async_tasks_succeed() -> None:
     assert run_all().states == {State.SUCCESSFUL: 2}
     sync.refresh(), coroutine.refresh()
     assert (sync.return_value, coroutine.return_value) == (3, 7)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("task", "args", "in_writing"),
+    [
+        (tasks.add, (1, 2), True),
+        (tasks.echo, ('"quoted" \\ back\n', "ü€😀", {"deep": [None, 1.5]}), True),
+        (tasks.add_async, (1, 2), True),
+        (tasks.fail, ("no",), False),
+        (tasks.return_unstorable, ("nul",), False),
+        (tasks.write_atomically, ("line", 1), False),
+    ],
+    ids=["a number", "texts", "a coroutine", "a failure", "what cannot be stored", "an atomic one"],
+)
+def test_a_success_in_writing_is_what_would_be_written(task: Any, args: Any, in_writing: bool) -> None:
+    task.enqueue(*args)
+    [claim] = default_task_backend.ledger.claim("worker", ["default"], 1)  # type: ignore[attr-defined]
+    done = execute(claim, executor="høst:1", in_writing=True).settlement
+    assert isinstance(done, Written if in_writing else Settlement)
+    if isinstance(done, Written):
+        plain = execute(claim, executor="høst:1").settlement
+        assert isinstance(plain, Settlement)
+        plain.duration = done.duration
+        assert done == written(plain)
+        assert done.is_well
 
 
 @pytest.mark.parametrize(
@@ -324,8 +351,6 @@ def test_an_atomic_task_that_lost_its_lease_leaves_no_trace() -> None:
     tasks.write_and_lose.using(max_losses=0).enqueue("ghost")
     claimed = default_task_backend.ledger.claim("gone-worker", ["default"], 1)
     [claim] = claimed
-    from django_manta.execution.executor import execute
-
     execution = execute(claim)  # its worker was never registered, so recover() finds the run orphaned
     assert execution.settlement is None
     assert Ledgerline.objects.count() == 0

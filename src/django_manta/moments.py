@@ -1,5 +1,5 @@
 """
-Moments as whole microseconds since 1970, by the database's clock.
+Moments as whole microseconds since the year 2000, by the database's clock: as PostgreSQL keeps them.
 
 So they travel with claims, from the database through the worker to the executor. Dates would be made from a row,
 written down and made anew in another process, thousands of times a second, and that took longer than to verify,
@@ -8,7 +8,7 @@ decode, call and sign a short run; and most of them nobody ever looks at.
 
 from datetime import UTC, datetime, timedelta
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 

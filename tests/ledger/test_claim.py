@@ -1,5 +1,6 @@
 """Claim: who gets which run, in which order, and that nobody gets what somebody else has."""
 
+import random
 import threading
 from collections import Counter
 from datetime import timedelta
@@ -9,6 +10,7 @@ import pytest
 
 from django_manta.ids import new_run_id
 from django_manta.ledger import Claimed, Ledger
+from django_manta.ledger.marks import Marks
 from django_manta.moments import to_datetime, to_datetime_or_none
 from django_manta.states import Outcome, State
 from tests.ledger.conftest import OpenLedger
@@ -91,6 +93,32 @@ def test_equal_priority_and_deadline_go_by_id(ledger: Ledger) -> None:
     asked = sorted((new_run(deadline=when) for _ in range(6)), key=lambda run: run.id)
     ledger.enqueue(asked[::-1])
     assert ids(ledger.claim("worker", ["default"], 6)) == [run.id for run in asked]
+
+
+@pytest.mark.parametrize("limit", [4, 30], ids=["by and by", "at once"])
+def test_a_workers_own_connection_claims_in_the_same_order(ledger: Ledger, other_ledger: Ledger, limit: int) -> None:
+    """It reads rows as they are kept, and sorts them before anything is made of them."""
+    now = the(ledger, enqueue(ledger, queue="elsewhere")[0]).deadline
+    asked = [
+        new_run(priority=priority, deadline=now + timedelta(seconds=seconds))
+        for priority in (0, 7, -7)
+        for seconds in (5, 0, 0, 3600)
+    ]
+    expected = sorted(asked, key=lambda run: (-run.priority, run.deadline, run.id))
+    random.Random(7).shuffle(asked)
+    ledger.enqueue(asked)
+    marks = Marks()
+    claims: list[Claimed] = []
+    while more := other_ledger.claim("worker", ["default"], limit, marks=marks):
+        claims += more
+    assert ids(claims) == [run.id for run in expected]
+    assert [to_datetime(claim.deadline) for claim in claims] == [run.deadline for run in expected]
+    kept = {run.id: run for run in ledger.fetch(ids(claims))}
+    for claim in claims:
+        run = kept[claim.id]
+        assert (claim.token, claim.priority, claim.arguments) == (run.token, run.priority, run.arguments)
+        assert (claim.suspect, claim.dependents, claim.workflow, claim.values) == (False, False, None, {})
+        assert to_datetime(claim.last_attempted_at) == run.last_attempted_at
 
 
 def test_a_deadline_orders_and_never_kills(ledger: Ledger) -> None:

@@ -32,7 +32,17 @@ from django_manta.execution import announce, filling, middleware, policy, tendin
 from django_manta.execution.admission import Admitted, admit, refuse
 from django_manta.execution.desk import LedgerDesk
 from django_manta.execution.limits import Limit, TimeLimit
-from django_manta.ledger import Claimed, DjangoSession, Ledger, Settlement, graph, house
+from django_manta.ledger import (
+    Claimed,
+    DjangoSession,
+    Ledger,
+    Settleable,
+    Settlement,
+    Written,
+    graph,
+    house,
+    rows,
+)
 from django_manta.result import TaskResult
 from django_manta.ringing import ring_after_commit
 from django_manta.states import ENDS, Outcome, State, status_of
@@ -55,7 +65,7 @@ _CONFLICTS = frozenset({"40001", "40P01"})
 class Execution(NamedTuple):
     """How an execution ended. ``settled``: the run's row says so already."""
 
-    settlement: Settlement | None
+    settlement: Settleable | None
     settled: bool = False
 
 
@@ -67,6 +77,7 @@ def execute(
     output: Callable[[], str] = str,
     adoptable: bool = False,
     log_ref: Callable[[Outcome], str] | None = None,
+    in_writing: bool = False,
 ) -> Execution:
     """
     Execute a claimed run.
@@ -74,12 +85,13 @@ def execute(
     ``executor`` names this process, ``output`` tells the tail of what it printed, ``log_ref`` where all of it is.
     ``interruptible`` lets KeyboardInterrupt through, for a runner whose process a person may stop
     with Ctrl-C; the caller then settles the run as interrupted. ``adoptable``: another worker may take
-    the execution over, so what it settles itself is fenced by its token alone.
+    the execution over, so what it settles itself is fenced by its token alone. ``in_writing``: who calls would write
+    the settlement down next, and so a success is Written from the start, which takes half as long.
     """
     started = time.monotonic()
     callers = tending.begin()
     try:
-        execution = _execute(claim, executor, started, interruptible, output, callers, adoptable, log_ref)
+        execution = _execute(claim, executor, started, interruptible, output, callers, adoptable, log_ref, in_writing)
     except BaseException as error:
         if interruptible and isinstance(error, KeyboardInterrupt):
             raise
@@ -94,7 +106,7 @@ def execute(
         words = f"The task left a transaction open on {', '.join(sorted(left_open))}; what it wrote is lost."
         logger.error("Run %s: %s", claim.id, words)
         execution = Execution(_failed(claim, executor, started, TransactionManagementError(words)))
-    if log_ref is not None and execution.settlement is not None and not execution.settled:
+    if log_ref is not None and isinstance(execution.settlement, Settlement) and not execution.settled:
         execution.settlement.log_ref = log_ref(execution.settlement.outcome)
     return execution
 
@@ -108,6 +120,7 @@ def _execute(
     callers: frozenset[str],
     adoptable: bool,
     log_ref: Callable[[Outcome], str] | None,
+    in_writing: bool,
 ) -> Execution:
     try:
         admitted = admit(claim)
@@ -115,7 +128,10 @@ def _execute(
         return Execution(refuse(claim, refusal, executor))
     current = CurrentRun(admitted.run_id, claim.task, claim.attempts, claim.deadline, claim.token, claim.workflow)
     with Running(current):
-        return _Run(admitted, executor, started, interruptible, output, callers, adoptable, log_ref).execute()
+        run = _Run(admitted, executor, started, interruptible, output, callers, adoptable, log_ref)
+        # What an atomic run is settled by is its own, and a log is referred to when it is complete.
+        run.in_writing = in_writing and log_ref is None and not run.options.atomic
+        return run.execute()
 
 
 def _failed(claim: Claimed, executor: str, started: float, error: BaseException) -> Settlement:
@@ -153,6 +169,7 @@ class _Run:
         "claim",
         "committing",
         "executor",
+        "in_writing",
         "interruptible",
         "limit",
         "log_ref",
@@ -184,6 +201,8 @@ class _Run:
         self.interruptible = interruptible
         self.output = output
         self.callers = callers
+        #: A success is written down at once.
+        self.in_writing = False
         #: The atomic task has returned: what fails now is our settlement, or the commit.
         self.committing = False
 
@@ -277,9 +296,9 @@ class _Run:
         except DatabaseError:
             logger.warning("Could not tell who waits for run %s; the caretaker will.", self.claim.id, exc_info=True)
 
-    def _fence(self, settlement: Settlement, database: str) -> tuple[UUID, ...]:
+    def _fence(self, settlement: Settleable, database: str) -> tuple[UUID, ...]:
         ledger = Ledger(DjangoSession(database))
-        if self.log_ref is not None:
+        if self.log_ref is not None and isinstance(settlement, Settlement):
             settlement.log_ref = self.log_ref(settlement.outcome)
         for _ in range(_FENCE_TRIES):
             # In the worker's name: when its lease is lost this execution is no longer wanted either, even
@@ -295,7 +314,7 @@ class _Run:
 
     # -- ends ------------------------------------------------------------------------------------
 
-    def _ended_with(self, value: Any) -> Settlement:
+    def _ended_with(self, value: Any) -> Settleable:
         """What the task returned: a value, a result to delegate to, or the wish to be called again."""
         if isinstance(value, Later):
             return self._deferred(value)
@@ -361,7 +380,7 @@ class _Run:
         )
         return _failed(self.claim, self.executor, self.started, ValueError(words))
 
-    def _success(self, value: Any) -> Settlement:
+    def _success(self, value: Any) -> Settleable:
         kept = payload.normalize(value, "return value")
         stored = payload.dump(kept, "return value")
         if len(stored) > payload.RESULT_LIMIT:
@@ -371,14 +390,19 @@ class _Run:
             )
         if self.admitted.has_result or self._is_heard_of():
             object.__setattr__(self.result, "_return_value", kept)
+        claim, run_id = self.claim, self.admitted.run_id
+        signature = self.backend.seal.sign_result(run_id, stored)
+        duration = time.monotonic() - self.started
+        if self.in_writing:
+            return rows.written_well(claim.id, run_id, claim.token, duration, stored, signature, self.executor)
         return Settlement(
-            run_id=self.claim.id,
-            token=self.claim.token,
+            run_id=claim.id,
+            token=claim.token,
             outcome=Outcome.SUCCESSFUL,
             next_state=State.SUCCESSFUL,
-            duration=time.monotonic() - self.started,
+            duration=duration,
             result=stored,
-            result_signature=self.backend.seal.sign_result(self.admitted.run_id, stored),
+            result_signature=signature,
             executor=self.executor,
         )
 
@@ -431,7 +455,7 @@ class _Run:
         outcome = Outcome.TIMED_OUT if self.limit.reached else Outcome.FAILED
         return outcome, policy.after_failure(error, self.claim.failures + 1, self.options, self.result)
 
-    def _finish(self, settlement: Settlement) -> Execution:
+    def _finish(self, settlement: Settleable) -> Execution:
         """Tell Django's receivers, of ends only. A receiver that raises is logged and changes nothing."""
         ended = settlement.next_state in ENDS
         # The end is told here, even if nobody wants to hear it.
@@ -443,7 +467,7 @@ class _Run:
         result = self.result
         object.__setattr__(result, "state", settlement.next_state)
         object.__setattr__(result, "status", status_of(settlement.next_state))
-        object.__setattr__(result, "reason", settlement.reason)
+        object.__setattr__(result, "reason", "" if isinstance(settlement, Written) else settlement.reason)
         if ended:
             object.__setattr__(result, "finished_at", timezone.now())
         if failed and logs_failures:

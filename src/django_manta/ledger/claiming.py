@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import UUID
 
 from django.db import DatabaseError
 
@@ -62,15 +63,18 @@ def _keeps_marks(ledger: "Ledger", wanted: Wanted) -> bool:
 
 def _completed(ledger: "Ledger", wanted: Wanted, claims: list[Claimed]) -> list[Claimed]:
     """With the history of those that have any, and what they are given; in the order in which to start them."""
-    tried = [claim.id for claim in claims if claim.attempts > 1]
-    if tried:
-        claims = rows.with_history(claims, ledger.history(tried))
     if any(claim.references for claim in claims):
         claims = graph.with_values(ledger, claims)
-    called_again = [claim.id for claim in claims if any(each.outcome is Outcome.DEFERRED for each in claim.history)]
-    if called_again:
-        claims = graph.with_laters(ledger, claims, called_again)
+    tried = [claim.id for claim in claims if claim.attempts > 1]
+    if tried:
+        claims = _with_history(ledger, claims, tried)
     return rows.in_turns(claims, wanted.queues)
+
+
+def _with_history(ledger: "Ledger", claims: list[Claimed], tried: list[UUID]) -> list[Claimed]:
+    claims = rows.with_history(claims, ledger.history(tried))
+    called_again = [claim.id for claim in claims if any(each.outcome is Outcome.DEFERRED for each in claim.history)]
+    return graph.with_laters(ledger, claims, called_again) if called_again else claims
 
 
 def _lacks(claim: Claimed) -> bool:
@@ -97,8 +101,8 @@ def _claim(ledger: "Ledger", wanted: Wanted) -> list[Claimed]:
     return _read(ledger, ledger.session.rows(*_request(ledger, wanted)))
 
 
-def _read(ledger: "Ledger", taken: Sequence[Row]) -> list[Claimed]:
-    return [rows.claimed(ledger.dialect, row) for row in taken]
+def _read(ledger: "Ledger", taken: list[Row]) -> list[Claimed]:
+    return rows.claims(ledger.dialect, taken)
 
 
 class _Brought(NamedTuple):
@@ -133,7 +137,7 @@ class Along:
         self.is_open = True
         return [_request(ledger, each) for each in self.wanted]
 
-    def read(self, ledger: "Ledger", answers: Sequence[Sequence[Row]], seconds: float) -> None:
+    def read(self, ledger: "Ledger", answers: Sequence[list[Row]], seconds: float) -> None:
         """What they have brought, as far as that can be known before they are committed."""
         brought = []
         for each, answer in zip(self.wanted, answers, strict=True):
@@ -173,6 +177,8 @@ def _claim_behind(ledger: "Ledger", wanted: Wanted, marks: Marks) -> list[Claime
     if not any(map(marks.hold, wanted.queues)):
         _look_through(ledger, wanted, marks, claims)
         return claims
+    #: How many statements have brought something.
+    brought = 0
     #: What one queue cannot fill is left to the others.
     queues = list(wanted.queues)
     while queues and len(claims) < wanted.limit:
@@ -184,15 +190,18 @@ def _claim_behind(ledger: "Ledger", wanted: Wanted, marks: Marks) -> list[Claime
             found = _read(ledger, ledger.session.rows("claim_behind", asked))
             marks.took(queue, found, full=len(found) == share)
             claims += found
+            brought += bool(found)
             if len(found) < share and marks.is_dear(queue):
                 marks.put_off(queue)
                 continue
         if len(found) < share:
             rest = wanted._replace(queues=[queue], limit=share - len(found))
-            found += _look_through(ledger, rest, marks, claims)
+            more = _look_through(ledger, rest, marks, claims)
+            found += more
+            brought += bool(more)
         if len(found) == share:
             queues.append(queue)
-    return claims
+    return rows.in_line(claims) if brought > 1 else claims
 
 
 def _look_through(ledger: "Ledger", wanted: Wanted, marks: Marks, claims: list[Claimed]) -> list[Claimed]:

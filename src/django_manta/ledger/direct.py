@@ -21,10 +21,12 @@ from psycopg.errors import DataError, InFailedSqlTransaction, error_from_result
 from psycopg.pq import ConnStatus, ExecStatus, Format, version
 from psycopg.pq.abc import PGresult
 from psycopg.types.numeric import Int8BinaryLoader
+from psycopg.types.string import ByteaBinaryLoader
 
 from django_manta.ledger.preparing import numbered
 
-#: What is claimed is read with its moments as PostgreSQL keeps them: microseconds since the year 2000.
+#: What is claimed is read with its moments and its id as PostgreSQL keeps them: microseconds since the year 2000, and
+#: sixteen bytes, which can be sorted.
 _CLAIMS = frozenset({"claim", "claim_line", "claim_behind"})
 
 #: A statement, its words and its values.
@@ -46,7 +48,7 @@ class Direct:
         self._link = connection.pgconn
         self._encoding = connection.info.encoding
         self._reader = Transformer(connection)
-        self._claim_reader = Transformer(_WithoutDates(connection))
+        self._claim_reader = Transformer(_AsKept(connection))
         #: The order in which a statement takes its values.
         self._orders: dict[str, tuple[bytes, list[str]]] = {}
         self._attempts = 0
@@ -198,13 +200,14 @@ class Direct:
         return label, order
 
 
-class _WithoutDates:
-    """How a connection reads rows, but for dates, which stay numbers."""
+class _AsKept:
+    """How a connection reads rows, but for dates, which stay numbers, and ids, which stay bytes."""
 
     def __init__(self, connection: "psycopg.Connection[Any]") -> None:
         self.connection = connection
         self.adapters = AdaptersMap(connection.adapters)
         self.adapters.register_loader("timestamptz", Int8BinaryLoader)
+        self.adapters.register_loader("uuid", ByteaBinaryLoader)
 
 
 def _is_well(result: PGresult) -> bool:

@@ -118,12 +118,13 @@ class Marks:
         line = self._lines[queue]
         line.is_long = full
         marks = line.marks
-        for claim in claims:
-            mark = marks.get(claim.priority)
-            if mark is None or mark.deadline < claim.deadline or mark < (claim.deadline, claim.id):
-                marks[claim.priority] = Mark(claim.deadline, claim.id)
-                if len(marks) > PRIORITIES:
-                    del marks[min(marks)]
+        # They stand in line: the last of a priority is the one that counts.
+        for priority, claim in {claim.priority: claim for claim in claims}.items():
+            mark = marks.get(priority)
+            if mark is None or mark < (claim.deadline, claim.id):
+                marks[priority] = Mark(claim.deadline, claim.id)
+        while len(marks) > PRIORITIES:
+            del marks[min(marks)]
 
     def looked(
         self, queue: str, claims: Sequence[Claimed], seconds: float, *, full: bool, in_company: bool = False

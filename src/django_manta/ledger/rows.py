@@ -2,15 +2,18 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
+from functools import lru_cache, partial
 from itertools import zip_longest
 from json import dumps
 from json.encoder import encode_basestring_ascii
 from math import isfinite
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any
+from uuid import UUID
 
 from django_manta import text
 from django_manta.exceptions import TaskLost, UnstorableOutcome
+from django_manta.ids import read_id
 from django_manta.ledger.records import (
     AttemptRecord,
     Claimed,
@@ -164,7 +167,38 @@ def made(dialect: Dialect, row: Row) -> dict[str, Any]:
     }
 
 
-def claimed(dialect: Dialect, row: Row) -> Claimed:
+def claims(dialect: Dialect, taken: list[Row]) -> list[Claimed]:
+    """What one statement has claimed, in the order in which to start it: by priority, then deadline, then id."""
+    # The rows, because what they hold can be compared without a line of Python. They are of one priority, as a rule.
+    taken.sort(key=_DEADLINE_AND_ID)
+    if any(row[_PRIORITY] != taken[0][_PRIORITY] for row in taken):
+        taken.sort(key=itemgetter(_PRIORITY), reverse=True)
+    if taken and type(taken[0][0]) is bytes:
+        return [_claimed_as_kept(row) for row in taken]
+    return [_claimed(dialect, row) for row in taken]
+
+
+_PRIORITY = Claimed._fields.index("priority")
+_DEADLINE_AND_ID = itemgetter(Claimed._fields.index("deadline"), 0)
+
+#: ``Claimed._make`` for as many values as there are fields, which is not looked at again.
+_make_claimed: Callable[[tuple[Any, ...]], Claimed] = partial(tuple.__new__, Claimed)
+
+
+def _claimed_as_kept(row: Row) -> Claimed:
+    """Of a row that a worker's own connection has read (direct.py): nothing has to be made of it but the id."""
+    return _make_claimed((read_id(row[0]), *row[1:_VALUES], (), _values(row[_VALUES]) if row[_VALUES] else {}, 0))
+
+
+def _values(given: list[tuple[str, str, str]]) -> dict[str, Value]:
+    return {run_id: Value(result, signature) for run_id, result, signature in given}
+
+
+#: Where a row has the values that the run is given; before it all is as in Claimed.
+_VALUES = Claimed._fields.index("history")
+
+
+def _claimed(dialect: Dialect, row: Row) -> Claimed:
     read = dialect.read_microseconds
     run_after, expires_at = row[11], row[13]
     return Claimed._make(
@@ -183,7 +217,7 @@ def claimed(dialect: Dialect, row: Row) -> Claimed:
             row[24],
             bool(row[25]),
             (),
-            {run_id: Value(result, signature) for run_id, result, signature in row[26]} if row[26] else {},
+            _values(row[_VALUES]) if row[_VALUES] else {},
             0,
         )
     )
@@ -371,6 +405,26 @@ def written(settlement: Settlement) -> Written:
     )
 
 
+def written_well(
+    run_id: UUID, name: str, token: int, duration: float, result: str, signature: str, executor: str
+) -> Written:
+    """
+    The same of a success, for an executor in a hurry: what ``written()`` would make of its settlement. ``name`` is the
+    run's id as text. ``result`` is what payload.dump() returned and ``signature`` ours: both can be stored.
+    """
+    text = (
+        f'{{"run_id":"{name.replace("-", "")}","token":{token},"duration":{duration:.6f},'
+        f'"result":{_quoted(result)},"result_signature":"{signature}","executor":{_quoted_name(executor)}}}'
+    )
+    return Written(run_id, token, Outcome.SUCCESSFUL, State.SUCCESSFUL, duration, True, text, True)
+
+
+@lru_cache(maxsize=64)
+def _quoted_name(executor: str) -> str:
+    """Of an executor, who writes down very many."""
+    return _quoted(text.clean(executor))
+
+
 def unstorable(settlement: Settleable, error: Exception) -> Settlement:
     """The failure that takes the place of an outcome the database refuses to store."""
     said = text.storable(str(error), text.MESSAGE_LIMIT)
@@ -411,9 +465,13 @@ def loss(orphan: Orphan, max_losses: int, *, alone: bool, words: str = "") -> Se
     )
 
 
+def in_line(claims: list[Claimed]) -> list[Claimed]:
+    """What several statements have claimed, in the order of claims()."""
+    return sorted(claims, key=_place_in_line)
+
+
 def in_turns(claims: list[Claimed], queues: Sequence[str]) -> list[Claimed]:
-    """One of each queue, then the second of each, and so on: the order in which to start them."""
-    claims.sort(key=_place_in_line)
+    """One of each queue, then the second of each, and so on: the order in which to start what stands in line."""
     if len(queues) == 1:
         return claims
     by_queue: dict[str, list[Claimed]] = {queue: [] for queue in queues}

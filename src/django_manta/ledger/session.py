@@ -62,10 +62,6 @@ type Row = tuple[Any, ...]
 type Request = tuple[str, Mapping[str, Any]]
 
 
-#: Where PostgreSQL begins to count, in microseconds since 1970.
-_YEAR_2000 = to_microseconds(datetime(2000, 1, 1, tzinfo=UTC))
-
-
 class Dialect(Protocol):
     """How one kind of database takes and gives values."""
 
@@ -91,9 +87,8 @@ class PostgresDialect:
         # Our own connections are in UTC; to see that is cheaper than to convert.
         return value if value.tzinfo is UTC else value.astimezone(UTC)
 
-    def read_microseconds(self, value: int | datetime) -> int:
-        # A claim's moments come as PostgreSQL keeps them (direct.py), unless a cursor was needed.
-        return value + _YEAR_2000 if type(value) is int else to_microseconds(value)  # type: ignore[arg-type]
+    def read_microseconds(self, value: datetime) -> int:
+        return to_microseconds(value)
 
     def read_id(self, value: UUID) -> UUID:
         return value

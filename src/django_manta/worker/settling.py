@@ -9,6 +9,7 @@ what became of it.
 import logging
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 from typing import NamedTuple
 from uuid import UUID
 
@@ -28,8 +29,9 @@ BUSY_LINGER_SECONDS = 0.02
 BATCH = 1_000
 WORTHWHILE = 100
 
-#: And how many bytes of results: what is larger goes alone.
+#: And how many bytes of results: what is larger goes alone. They need not be weighed as long as none is heavy.
 BATCH_BYTES = 16 * 1024 * 1024
+HEAVY_BYTES = BATCH_BYTES // BATCH
 
 #: Who has so many that are not settled claims no more: what it has executed would be executed again if it died.
 FULL = 3 * BATCH
@@ -73,6 +75,8 @@ class Settler:
         self.busy = False
         #: In the order in which they came.
         self._waiting: dict[int, Waiting] = {}
+        #: One of those that wait, or waited since there were none, is heavy, or may be.
+        self._has_heavy = False
         #: What somebody held the row of, and when to try it again.
         self._locked: dict[int, Waiting] = {}
         self._locked_until = 0.0
@@ -95,6 +99,8 @@ class Settler:
 
     def add(self, claim: Claimed, settlement: Settleable, now: float) -> None:
         self._waiting[claim.token] = Waiting(claim, settlement, now)
+        if _weight(settlement) > HEAVY_BYTES:
+            self._has_heavy = True
 
     def next_time(self) -> float | None:
         """When the next batch should go, or None if nothing waits, or has to wait until those before it are done."""
@@ -162,14 +168,15 @@ class Settler:
         if batch:
             self._limit, self._by_hand = BATCH, False
         self.claims = settled.claims
-        for one in batch:
-            del self._waiting[one.claim.token]
+        self._take_out(batch)
         return self._conclude(batch, settled, now)
 
     def _next_batch(self, now: float) -> list[Waiting]:
         if self._locked and self._locked_until <= now:
-            self._waiting = self._locked | self._waiting
+            self._waiting, self._has_heavy = self._locked | self._waiting, True
             self._locked = {}
+        if not self._has_heavy:
+            return list(islice(self._waiting.values(), self._limit))
         batch: list[Waiting] = []
         weight = 0
         for one in self._waiting.values():
@@ -188,10 +195,17 @@ class Settler:
         settlements = [one.settlement for one in batch]
         if not self._with_scribe(lambda: scribe.begin(settlements, self.worker)):
             return False
-        for one in batch:
-            del self._waiting[one.claim.token]
+        self._take_out(batch)
         self._under_way.append(batch)
         return True
+
+    def _take_out(self, batch: list[Waiting]) -> None:
+        """These wait no more."""
+        if len(batch) == len(self._waiting):
+            self._waiting, self._has_heavy = {}, False
+            return
+        for one in batch:
+            del self._waiting[one.claim.token]
 
     def _with_scribe(self, act: Callable[[], None]) -> bool:
         try:
@@ -212,7 +226,7 @@ class Settler:
                 settled = self._scribe.collect()
             except BaseException as error:
                 batch = self._under_way.popleft()
-                self._waiting = {one.claim.token: one for one in batch} | self._waiting
+                self._waiting, self._has_heavy = {one.claim.token: one for one in batch} | self._waiting, True
                 self._by_hand, self._limit = True, max(1, len(batch) // 2)
                 if not isinstance(error, DatabaseError):
                     if not moved:
@@ -234,6 +248,9 @@ class Settler:
     ) -> list[tuple[Claimed, Settleable, State | None]]:
         self.ready |= settled.ready
         self.ended += settled.ended
+        reached = settled.moved.get
+        if not settled.busy:
+            return [(claim, settlement, reached(claim.token)) for claim, settlement, _ in batch]
         moved = []
         for one in batch:
             token = one.claim.token
@@ -241,7 +258,7 @@ class Settler:
                 self._locked[token] = one
                 self._locked_until = now + LOCKED_SECONDS
             else:
-                moved.append((one.claim, one.settlement, settled.moved.get(token)))
+                moved.append((one.claim, one.settlement, reached(token)))
         return moved
 
     def clear(self) -> None:

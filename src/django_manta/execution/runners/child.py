@@ -214,7 +214,7 @@ class Child:
                 self._take_in(self._receive(self.worker))
 
     def _execute(self, claim: Claimed) -> tuple[Any, ...]:
-        execution = execute(claim, executor=self.executor, output=self.recorder.tail)
+        execution = execute(claim, executor=self.executor, output=self.recorder.tail, in_writing=True)
         ended = kept.ended(claim, execution, self._kept)
         with self._doing:
             self._current = None

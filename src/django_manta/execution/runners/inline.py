@@ -21,7 +21,7 @@ from django.tasks import DEFAULT_TASK_QUEUE_NAME, task_backends
 import django_manta
 from django_manta.execution import announce, desk
 from django_manta.execution.executor import execute
-from django_manta.ledger import Claimed, Ledger, Settlement, WorkerRecord, graph
+from django_manta.ledger import Claimed, Ledger, Settleable, Settlement, WorkerRecord, graph
 from django_manta.states import Outcome, State
 
 #: How many runs are claimed together. They wait for each other, so not many.
@@ -59,7 +59,7 @@ def drain(
     queues: Sequence[str] | None = None,
     max_runs: int | None = None,
     include_scheduled: bool = False,
-    on_settled: Callable[[Claimed, Settlement], None] | None = None,
+    on_settled: Callable[[Claimed, Settleable], None] | None = None,
 ) -> Drained:
     """
     Execute runs until nothing is ready, or ``max_runs`` have been executed.
@@ -88,7 +88,7 @@ def _drain(
     queues: Sequence[str] | None,
     max_runs: int | None,
     include_scheduled: bool,
-    on_settled: Callable[[Claimed, Settlement], None] | None,
+    on_settled: Callable[[Claimed, Settleable], None] | None,
 ) -> Drained:
     drained = Drained()
     while True:
@@ -123,7 +123,7 @@ def _execute(
     ledger: Ledger,
     claims: list[Claimed],
     drained: Drained,
-    on_settled: Callable[[Claimed, Settlement], None] | None,
+    on_settled: Callable[[Claimed, Settleable], None] | None,
 ) -> None:
     unsettled = {claim.token: claim for claim in claims}
     current: Claimed | None = None
@@ -164,7 +164,7 @@ def _drop_unusable(database: str) -> None:
         connection.close()
 
 
-def _settle(backend: Any, ledger: Ledger, settlement: Settlement, claim: Claimed) -> State | None:
+def _settle(backend: Any, ledger: Ledger, settlement: Settleable, claim: Claimed) -> State | None:
     """The state the run reached, or None when it was no longer ours to settle."""
     while True:
         settled = ledger.settle([settlement], claim.worker)

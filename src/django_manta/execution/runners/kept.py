@@ -21,11 +21,12 @@ from django_manta.ledger import Claimed, Ledger, Written, own_session
 
 logger = logging.getLogger("django_manta")
 
-#: How many of the last outcomes are kept, how large they may be, and all of them together. As many as a slate has room
-#: for, which the worker may not have heard of, and some that it has not settled.
+#: How many of the last outcomes are kept, how large they may be, and all of those together that are not small. As many
+#: as a slate has room for, which the worker may not have heard of, and some that it has not settled.
 OUTCOMES = 2_048
 CHARACTERS = 64 * 1024
 MOST_CHARACTERS = 16 * 1024 * 1024
+SMALL_CHARACTERS = 2 * 1024
 
 #: When the worker is gone, a row that somebody holds (perhaps the worker's last statement) is tried so often, and again
 #: after so long.
@@ -43,12 +44,17 @@ class Kept:
         self._characters = 0
         # Not the claims themselves: their arguments may be large.
         self._rows: deque[tuple[str, str, Written]] = deque()
+        #: As most are: of these a deque can see to it by itself that there are not too many.
+        self._small: deque[tuple[str, str, Written]] = deque(maxlen=OUTCOMES)
 
     def add(self, claim: Claimed, row: Written) -> None:
-        if len(row.text) <= CHARACTERS:
+        size = len(row.text)
+        if size <= SMALL_CHARACTERS:
+            self._small.append((claim.backend, claim.worker, row))
+        elif size <= CHARACTERS:
             with self._lock:
                 self._rows.append((claim.backend, claim.worker, row))
-                self._characters += len(row.text)
+                self._characters += size
                 while len(self._rows) > OUTCOMES or self._characters > MOST_CHARACTERS:
                     self._characters -= len(self._rows.popleft()[2].text)
 
@@ -56,7 +62,7 @@ class Kept:
         """The worker is gone. What fails here is left to whoever finds its lease lost."""
         held: dict[tuple[str, str], list[Written]] = {}
         with self._lock:
-            rows = list(self._rows)
+            rows = [*self._small.copy(), *self._rows]
         for backend, worker, row in rows:
             held.setdefault((backend, worker), []).append(row)
         with contextlib.suppress(Exception):

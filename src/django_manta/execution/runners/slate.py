@@ -35,6 +35,11 @@ PIECE_BYTES = CAPACITY // 4
 
 #: A kind, a length and a checksum.
 _HEADER = struct.Struct("=BII")
+_HEADER_BYTES = _HEADER.size
+
+#: The checksum of a frame begins with its place and its kind, turned round: never with what a slate is full of before
+#: it is written to.
+_SEED_BITS = 0xFFFF_FFFF
 
 #: Each number has a line of the processor's cache to itself: two who write to the same one wait for each other.
 _LINE = 64
@@ -96,7 +101,8 @@ class Slate:
         self._write(kind, packed, wait)
 
     def _write(self, kind: int, packed: bytes, wait: Callable[[], None]) -> None:
-        framed = _HEADER.pack(kind, len(packed), crc32(packed, _seed(self._written, kind))) + packed
+        checksum = crc32(packed, (~self._written ^ kind) & _SEED_BITS)
+        framed = _HEADER.pack(kind, len(packed), checksum) + packed
         end = self._written + len(framed)
         while end - self._numbers[_READ] > CAPACITY:
             wait()
@@ -134,26 +140,28 @@ class Slate:
     def read(self) -> Iterator[tuple[Kind, Any]]:
         """What was written since. KeyError, ValueError, EOFError or TypeError if it makes no sense."""
         # All at once, so that its room can be used again before what it says is done.
+        pieces, load = self._pieces, marshal.loads
         for kind, packed in self._frames():
             if kind == _MORE:
-                self._pieces.append(packed)
+                pieces.append(packed)
                 continue
-            if self._pieces:
-                packed = b"".join((*self._pieces, packed))
-                self._pieces.clear()
-            yield KINDS[kind], marshal.loads(packed)
+            if pieces:
+                packed = b"".join((*pieces, packed))
+                pieces.clear()
+            yield KINDS[kind], load(packed)
 
     def _frames(self) -> list[tuple[int, bytes]]:
         data = self._news()
-        found, start, unpack = [], 0, _HEADER.unpack_from
-        while start < len(data):
-            if len(data) - start < _HEADER.size:
+        found, start, size, unpack, read = [], 0, len(data), _HEADER.unpack_from, self._read
+        while start < size:
+            body = start + _HEADER_BYTES
+            if size < body:
                 self._doubt()
                 break
             kind, length, checksum = unpack(data, start)
-            end = start + _HEADER.size + length
-            packed = data[start + _HEADER.size : end]
-            if end > len(data) or crc32(packed, _seed(self._read + start, kind)) != checksum:
+            end = body + length
+            packed = data[body:end]
+            if end > size or crc32(packed, (~(read + start) ^ kind) & _SEED_BITS) != checksum:
                 self._doubt()
                 break
             found.append((kind, packed))
@@ -179,8 +187,3 @@ class Slate:
         self._numbers.release()
         self._bytes.release()
         self._memory.close()
-
-
-def _seed(place: int, kind: int) -> int:
-    """What the checksum of a frame begins with: never what a slate is full of before it is written to."""
-    return (~place ^ kind) & 0xFFFF_FFFF

@@ -11,14 +11,15 @@ import pickle
 import resource
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import IntEnum
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
 from django_manta.ids import read_id
-from django_manta.ledger import Claimed, Settlement, Written, written
+from django_manta.ledger import Claimed, Settleable, Written, written
 from django_manta.states import WAITING_OUTCOMES, Outcome, State
 
 _HEADER = struct.Struct("!BI")
@@ -48,28 +49,37 @@ def frame(kind: Kind, body: Any = None) -> bytes:
 
 def orders(claims: Sequence[Claimed]) -> bytes:
     """The frame that hands runs to a child. As bare tuples: a class costs more than all it holds."""
-    more = {claim.token: (claim.history, dict(claim.values)) for claim in claims if claim.history or claim.values}
-    plain = [(claim[0].int.to_bytes(16), *claim[1:_HISTORY], claim[-1]) for claim in claims]
+    more = {
+        # Who was called again has a history.
+        claim.token: (claim.history, dict(claim.values), claim.laters)
+        for claim in claims
+        if claim.history or claim.values
+    }
+    ids = [claim.id.int.to_bytes(16) for claim in claims]
+    plain = [claim[1:_HISTORY] for claim in claims]
     # The second version is the last one that looks for nothing that occurs twice.
-    packed = marshal.dumps((plain, pickle.dumps(more) if more else b""), 2)
+    packed = marshal.dumps((ids, plain, pickle.dumps(more) if more else b""), 2)
     return _HEADER.pack(Kind.RUN, len(packed)) + packed
 
 
 def read_orders(packed: bytes) -> list[Claimed]:
-    plain, pickled = marshal.loads(packed)
+    ids, plain, pickled = marshal.loads(packed)
     if not pickled:
-        return [Claimed._make((read_id(values[0]), *values[1:-1], *_NO_MORE, values[-1])) for values in plain]
+        return [_claimed((read_id(run_id), *values, *_NO_MORE)) for run_id, values in zip(ids, plain, strict=True)]
     more = pickle.loads(pickled)
     return [
-        Claimed._make((read_id(values[0]), *values[1:-1], *more.get(values[1], _NO_MORE), values[-1]))
-        for values in plain
+        _claimed((read_id(run_id), *values, *more.get(values[0], _NO_MORE)))
+        for run_id, values in zip(ids, plain, strict=True)
     ]
 
 
 #: The fields before this one are plain; there follow the history and the values, and how often it was called again.
 _HISTORY = Claimed._fields.index("history")
 assert Claimed._fields[_HISTORY:] == ("history", "values", "laters")
-_NO_MORE: tuple[Any, ...] = ((), MappingProxyType({}))
+_NO_MORE: tuple[Any, ...] = ((), MappingProxyType({}), 0)
+
+#: Claimed._make() does not trust us to have counted.
+_claimed: Callable[[tuple[Any, ...]], Claimed] = partial(tuple.__new__, Claimed)
 
 
 #: How an execution ended, on its way to the worker: its token, whether the run's row says so already, and the most
@@ -127,8 +137,10 @@ def gone(token: int) -> End:
     return token, False, _peak_memory(now=True)
 
 
-def write(settlement: Settlement) -> Written:
+def write(settlement: Settleable) -> Written:
     """A settlement as its executor writes it down; with how much memory the process has needed, unless all is well."""
+    if isinstance(settlement, Written):
+        return settlement
     if settlement.outcome is not Outcome.SUCCESSFUL:
         settlement.peak_memory = _peak_memory(now=True)
     return written(settlement)
