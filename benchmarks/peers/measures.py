@@ -349,18 +349,21 @@ class Measures:
         return sorted(found)[len(found) // 2]
 
     def backlog(self, size: int) -> Sample:
-        """Runs a second of the first 1,000, with so many waiting."""
-        if size > FIRST:
-            if self.workers is None and self._is_quick:
-                # As warm as for the small one.
-                self._drained(FIRST, FIRST)
-            return self._drained(size, FIRST)
-        # A small one costs little: several, so that its value is no accident.
-        samples = [self._drained(size, FIRST)]
-        self._is_quick = samples[0].value > 500
-        while len(samples) < 3 and self._is_quick:
-            samples.append(self._drained(size, FIRST))
+        """Runs a second of the first 1,000, with so many waiting. What is over in a moment, more than once."""
+        samples = [self._first_of(size)]
+        if size == FIRST:
+            self._is_quick = samples[0].value > 500
+        # A small one costs little; to fill a large one again takes long.
+        again = self._is_quick if size == FIRST else samples[0].value * _UNASKED_SECONDS > FIRST
+        while len(samples) < OFTEN and again:
+            samples.append(self._first_of(size))
         return sorted(samples, key=lambda sample: sample.value)[len(samples) // 2]
+
+    def _first_of(self, size: int) -> Sample:
+        if size > FIRST and self.workers is None and self._is_quick:
+            # As warm as for the small one.
+            self._drained(FIRST, FIRST)
+        return self._drained(size, FIRST)
 
     def _drained(self, count: int, most: int) -> Sample:
         workers = self.at_work()
