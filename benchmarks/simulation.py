@@ -22,7 +22,7 @@ from benchmarks.measure import percentile
 # As in worker/dispatch.py, settling.py, loop.py and afar.py, ringing.py, runners/processes.py; a test compares them.
 WINDOW_SECONDS, WINDOW_RUNS, SLOW_SECONDS, FETCH_SECONDS = 0.03, 1024, 0.05, 0.015
 FIRST_RUNS, GROWTH, NAP_RUNS, NAP_SECONDS = 64, 1.5, 16, 0.001
-FEW_RUNS, FEW_UNTIL, FEW_LEAST, FEW_SECONDS = 600, 1_200, 100, 0.25
+HELPING_RUNS, HELPING_SMALL, HELPING_SECONDS = 1_000, 256, 0.25
 LINGER_SECONDS, BUSY_LINGER_SECONDS, WORTHWHILE, BATCH, MANY, BATCHES = 0.002, 0.02, 100, 1_000, 50, 2
 CLAIM_LIMIT, LOOK_SECONDS, DEBOUNCE_SECONDS = 1_000, 1.0, 0.02
 RAY_WINDOW_SECONDS, HANDFUL_SECONDS, CHUNK_SECONDS, CHUNK_RUNS = 0.25, 0.15, 0.15, 200
@@ -381,7 +381,7 @@ class Children(Executors):
         self.each = world.costs["child_run"]
         self.known = self.each + world.plan.task_seconds
         self.most = FIRST_RUNS
-        #: How many of the present backlog were settled, and since when there has been more than may be in hand.
+        #: How many of the present backlog were settled, and since when there has been more than the first helping.
         self._settled = 0
         self._limited_since: float | None = None
         #: How many there was room for when a claim was last thought of.
@@ -399,14 +399,13 @@ class Children(Executors):
         return self.asked
 
     def _limited(self, room: int) -> int:
-        left, now = FEW_RUNS - self.worker.in_hand, self.world.clock.now
-        if self._settled >= FEW_UNTIL or left >= room:
+        in_hand, now = self.worker.in_hand, self.world.clock.now
+        left = max(0, HELPING_RUNS - self._settled - in_hand)
+        if self._settled >= HELPING_RUNS or left >= room or in_hand + room <= HELPING_SMALL:
             return room
         if self._limited_since is None:
             self._limited_since = now
-        if now >= self._limited_since + FEW_SECONDS:
-            return room
-        return left if left >= FEW_LEAST else 0
+        return room if now >= self._limited_since + HELPING_SECONDS else left
 
     def settled(self, count: int) -> None:
         self._settled += count

@@ -361,7 +361,9 @@ class Measures:
 
     def _first_of(self, size: int) -> Sample:
         if size > FIRST and self.workers is None and self._is_quick:
-            # As warm as for the small one.
+            # As warm as for the small one, before which there were drains: new processes still have to come by their
+            # memory, page by page.
+            self._drained(self.sizes.drain, self.sizes.drain)
             self._drained(FIRST, FIRST)
         return self._drained(size, FIRST)
 

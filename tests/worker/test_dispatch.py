@@ -18,11 +18,10 @@ from django_manta.moments import to_microseconds
 from django_manta.worker.dispatch import (
     CLAIM_LIMIT,
     FETCH_SECONDS,
-    FEW_LEAST,
-    FEW_RUNS,
-    FEW_SECONDS,
-    FEW_UNTIL,
     FIRST_RUNS,
+    HELPING_RUNS,
+    HELPING_SECONDS,
+    HELPING_SMALL,
     SLOW_SECONDS,
     WINDOW_RUNS,
     Appetite,
@@ -168,7 +167,7 @@ def test_the_most_that_a_child_may_hold_grows_while_claims_are_filled(pool: Chil
     for _ in range(60):
         dispatcher.durations.note("quick", 0.000_01)
     asked = []
-    dispatcher.settled(FEW_UNTIL)
+    dispatcher.settled(HELPING_RUNS)
     for _ in range(20):
         asked.append(limit(dispatcher))
         give(dispatcher, *(flight() for _ in range(limit(dispatcher))))
@@ -186,7 +185,7 @@ def full(dispatcher: Dispatcher) -> None:
         dispatcher.durations.note("quick", 0.000_01)
     for _ in range(20):
         bring(dispatcher, limit(dispatcher))
-        dispatcher.settled(FEW_UNTIL)
+        dispatcher.settled(HELPING_RUNS)
     assert limit(dispatcher) == 2 * WINDOW_RUNS
 
 
@@ -214,7 +213,7 @@ def test_half_of_what_was_asked_for_is_enough(dispatcher: Dispatcher) -> None:
 def test_a_claim_that_asked_for_nothing_of_the_kind_says_nothing(pool: Children) -> None:
     """While the children are full, only what is reserved is asked for, and may find nothing."""
     dispatcher = dispatcher_of(pool, Tier(1, 60.0))
-    dispatcher.settled(FEW_UNTIL)
+    dispatcher.settled(HELPING_RUNS)
     for _ in range(60):
         dispatcher.durations.note("quick", 0.000_01)
     for _ in range(20):
@@ -314,67 +313,78 @@ class Hand:
         return dispatcher
 
 
-def test_of_a_backlog_few_are_in_hand_until_the_first_are_settled(pool: Children) -> None:
+def test_the_first_helping_is_settled_before_more_is_claimed(pool: Children) -> None:
     hand = Hand()
     dispatcher = hand.dispatcher(pool)
     while wanted := dispatcher.appetite(QUEUES, NOW):
         # All of them end, and nobody settles them.
         bring(dispatcher, wanted[0].limit)
         hand.runs += wanted[0].limit
-    assert FEW_RUNS - FEW_LEAST < hand.runs <= FEW_RUNS
-    dispatcher.settled(FEW_UNTIL - 1)
-    assert dispatcher.appetite(QUEUES, NOW) == []
-    dispatcher.settled(1)
-    assert limit(dispatcher) > FEW_LEAST
+    assert hand.runs == HELPING_RUNS
+    for left in range(HELPING_RUNS - 1, 0, -333):
+        dispatcher.settled(hand.runs - left)
+        hand.runs = left
+        assert dispatcher.appetite(QUEUES, NOW) == []
+    dispatcher.settled(hand.runs)
+    hand.runs = 0
+    assert limit(dispatcher) > HELPING_SMALL
 
 
-def test_what_is_settled_makes_room_for_as_many_if_they_are_worth_a_claim(pool: Children) -> None:
+def test_what_is_left_of_the_first_helping_is_claimed_whatever_it_is(pool: Children) -> None:
     hand = Hand()
     dispatcher = hand.dispatcher(pool)
-    hand.runs = FEW_RUNS - FEW_LEAST + 1
+    dispatcher.settled(300)
+    hand.runs = HELPING_RUNS - 300 - 2
+    assert limit(dispatcher) == 2
+    hand.runs += 2
     assert dispatcher.appetite(QUEUES, NOW) == []
-    hand.runs -= 1
-    assert limit(dispatcher) == FEW_LEAST
 
 
-def test_where_there_is_room_for_few_these_are_not_too_few(pool: Children) -> None:
+def test_who_has_few_in_hand_does_not_wait_for_them(pool: Children) -> None:
+    """Runs of some milliseconds: their children would have nothing to do meanwhile."""
     hand = Hand()
     dispatcher = hand.dispatcher(pool)
     for _ in range(60):
-        dispatcher.durations.note("quick", 0.1)
-    hand.runs = FEW_RUNS - 2
-    assert limit(dispatcher) == 2
+        dispatcher.durations.note("quick", 0.001)
+    hand.runs = 50
+    dispatcher.settled(HELPING_RUNS - 50)
+    assert limit(dispatcher) == pytest.approx(60, abs=2)
+    hand.runs = HELPING_SMALL
+    dispatcher.settled(50 - HELPING_SMALL)
+    assert dispatcher.appetite(QUEUES, NOW) == []
 
 
 def test_what_is_never_settled_limits_nobody_for_long(pool: Children) -> None:
     """Runs that take long on very many children, or rows that somebody holds."""
     hand = Hand()
     dispatcher = hand.dispatcher(pool)
-    hand.runs = 2 * FEW_RUNS
+    hand.runs = 2 * HELPING_RUNS
     assert dispatcher.appetite(QUEUES, NOW) == []
-    assert dispatcher.appetite(QUEUES, NOW + FEW_SECONDS - 0.01) == []
-    assert dispatcher.appetite(QUEUES, NOW + FEW_SECONDS) == [Appetite(2 * FIRST_RUNS, QUEUES)]
+    assert dispatcher.appetite(QUEUES, NOW + HELPING_SECONDS - 0.01) == []
+    assert dispatcher.appetite(QUEUES, NOW + HELPING_SECONDS) == [Appetite(2 * FIRST_RUNS, QUEUES)]
 
 
 def test_coroutines_under_way_take_nobody_s_place(pool: Children) -> None:
     hand = Hand()
     dispatcher = hand.dispatcher(pool)
     give(dispatcher, *(flight("fetch", concurrent=True) for _ in range(10)))
-    hand.runs = FEW_RUNS - FEW_LEAST + 10
-    assert limit(dispatcher) == FEW_LEAST
+    hand.runs = HELPING_RUNS + 10 - 5
+    assert limit(dispatcher) == 5
 
 
-def test_the_next_backlog_begins_with_few_again(pool: Children) -> None:
+def test_the_next_backlog_begins_with_a_first_helping_again(pool: Children) -> None:
     hand = Hand()
     dispatcher = hand.dispatcher(pool)
     full(dispatcher)
-    hand.runs = 2 * FEW_RUNS
+    hand.runs = 2 * HELPING_RUNS
     assert limit(dispatcher) == 2 * WINDOW_RUNS
     bring(dispatcher, 1)
+    # What is left of the last one does not count for the next, neither before nor after it is settled.
+    assert limit(dispatcher) == 2 * FIRST_RUNS
+    hand.runs += HELPING_RUNS
     assert dispatcher.appetite(QUEUES, NOW) == []
-    # What is left of the last one is settled, and does not count for the next.
-    dispatcher.settled(hand.runs)
-    hand.runs = FEW_RUNS
+    dispatcher.settled(2 * HELPING_RUNS)
+    hand.runs = HELPING_RUNS
     assert dispatcher.appetite(QUEUES, NOW) == []
 
 

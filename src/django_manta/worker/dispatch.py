@@ -29,11 +29,11 @@ GROWTH = 1.5
 #: The most that is claimed at once.
 CLAIM_LIMIT = 1_000
 
-#: Of a backlog no more than FEW_RUNS are in hand, those included that have ended and are not settled, until FEW_UNTIL
-#: are settled: what is claimed and executed after them takes the processors that would settle them. From then on
-#: as many as make a drain fast; and after FEW_SECONDS anyway, for what is in hand may be long, or locked by
-#: somebody. For fewer than FEW_LEAST it is not worth a claim.
-FEW_RUNS, FEW_UNTIL, FEW_LEAST, FEW_SECONDS = 600, 1_200, 100, 0.25
+#: The first helping: of a backlog so many are settled before more is claimed, because what is claimed and executed
+#: after them takes the processors that would settle them. It is waited for no longer than HELPING_SECONDS: a run of it
+#: may be long, or locked by somebody. And not at all where no more than HELPING_SMALL are in hand at a time: then runs
+#: take their time, and it is the children who would wait.
+HELPING_RUNS, HELPING_SMALL, HELPING_SECONDS = 1_000, 256, 0.25
 
 #: A head that takes longer than this gives up its mates, and what waits longer for a child is given back.
 SLOW_SECONDS = 0.05
@@ -91,7 +91,7 @@ class Dispatcher:
         #: How many a child may hold at present, and how many plain functions the last claim was to bring.
         self._most = FIRST_RUNS
         self._asked = 0
-        #: How many of the present backlog were settled, and since when there has been more of it than may be in hand.
+        #: How many of the present backlog were settled, and since when there is more of it than the first helping.
         self._settled = 0
         self._limited_since: float | None = None
         #: The last claim brought suspects: they travel alone, so no more is claimed than can start.
@@ -160,17 +160,16 @@ class Dispatcher:
         return found
 
     def _limited(self, room: int, now: float) -> int:
-        """How many of those there is room for may be in hand as well."""
-        if room <= 0 or self._settled >= FEW_UNTIL:
+        """How many of those there is room for are part of the first helping, if that is not settled yet."""
+        if room <= 0 or self._settled >= HELPING_RUNS:
             return room
-        left = FEW_RUNS - self._plain_in_hand()
-        if left >= room:
+        in_hand = self._plain_in_hand()
+        left = max(0, HELPING_RUNS - self._settled - in_hand)
+        if left >= room or in_hand + room <= HELPING_SMALL:
             return room
         if self._limited_since is None:
             self._limited_since = now
-        if now >= self._limited_since + FEW_SECONDS:
-            return room
-        return left if left >= FEW_LEAST else 0
+        return room if now >= self._limited_since + HELPING_SECONDS else left
 
     def _plain_in_hand(self) -> int:
         """How many runs the worker has claimed and not settled, coroutines under way apart."""
