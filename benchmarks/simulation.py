@@ -22,7 +22,7 @@ from benchmarks.measure import percentile
 # As in worker/dispatch.py, settling.py, loop.py and afar.py, ringing.py, runners/processes.py; a test compares them.
 WINDOW_SECONDS, WINDOW_RUNS, SLOW_SECONDS, FETCH_SECONDS = 0.03, 1024, 0.05, 0.015
 FIRST_RUNS, GROWTH, NAP_RUNS, NAP_SECONDS = 64, 1.5, 16, 0.001
-HELPING_RUNS, HELPING_SMALL, HELPING_SECONDS = 1_000, 256, 0.25
+HELPING_RUNS, HELPING_LEFT, HELPING_SMALL, HELPING_SECONDS = 1_000, 20, 256, 0.25
 LINGER_SECONDS, BUSY_LINGER_SECONDS, WORTHWHILE, BATCH, MANY, BATCHES = 0.002, 0.02, 100, 1_000, 50, 2
 CLAIM_LIMIT, LOOK_SECONDS, DEBOUNCE_SECONDS = 1_000, 1.0, 0.02
 RAY_WINDOW_SECONDS, HANDFUL_SECONDS, CHUNK_SECONDS, CHUNK_RUNS = 0.25, 0.15, 0.15, 200
@@ -401,7 +401,7 @@ class Children(Executors):
     def _limited(self, room: int) -> int:
         in_hand, now = self.worker.in_hand, self.world.clock.now
         left = max(0, HELPING_RUNS - self._settled - in_hand)
-        if self._settled >= HELPING_RUNS or left >= room or in_hand + room <= HELPING_SMALL:
+        if self._settled >= HELPING_RUNS - HELPING_LEFT or left >= room or in_hand + room <= HELPING_SMALL:
             return room
         if self._limited_since is None:
             self._limited_since = now

@@ -21,6 +21,7 @@ from typing import Any
 from django.db import connections, transaction
 
 from chaos import proxy, tasks, witness, world
+from django_manta import workflow
 from django_manta.ledger.session import STATEMENT_TIMEOUT_SECONDS
 
 ORDERS = 1_000
@@ -129,8 +130,10 @@ def _trial(report: world.Report, seed: int, size: Size) -> Counter[str]:
         # looks for another reason at what it has and does not know of.
         lossy.shares = {proxy.BOTH: SHARES[proxy.BOTH]}
         with _pair(report, tally):
-            _enqueue_chain([tasks.mark_start], size.steps)
-            _enqueue_chain([tasks.mark_start, tasks.mark_effect], size.steps)
+            with transaction.atomic():
+                _enqueue_chain([tasks.mark_start], size.steps)
+            with workflow("braid"):
+                _enqueue_chain([tasks.mark_start, tasks.mark_effect], size.steps)
         lossy.calm()
         tally.update({f"{kind}_cut": lossy.cuts[kind] for kind in SHARES})
         tally["before_the_answer"] = lossy.hasty
@@ -168,10 +171,9 @@ def _call(report: world.Report, orders: int, seed: int) -> int:
 
 def _enqueue_chain(strands: list[Any], steps: int) -> None:
     """Steps that each wait for all of the step before, whose last to end makes them ready."""
-    with transaction.atomic():
-        before: list[Any] = []
-        for _ in range(steps):
-            before = [task.using(after=before).enqueue(0.0) for task in strands]
+    before: list[Any] = []
+    for _ in range(steps):
+        before = [task.using(after=before).enqueue(0.0) for task in strands]
 
 
 def _look(report: world.Report, size: Size) -> dict[str, int]:

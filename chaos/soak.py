@@ -12,6 +12,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from hashlib import sha256
@@ -22,7 +23,7 @@ from uuid import UUID
 from django.tasks import default_task_backend
 
 from chaos import tasks, witness, world
-from django_manta import value_of
+from django_manta import value_of, workflow
 from django_manta.ringing import CANCEL, ring_after_commit
 
 SOAK_SECONDS = 900.0
@@ -173,8 +174,9 @@ class Work:
         soon = timedelta(seconds=self.dice.uniform(0.1, 5.0))
         self._add(tasks.mark_start.using(run_after=soon).map([0.0] * 5))
         self._add(tasks.mark_start.using(run_after=soon * 20, expires=soon).map([0.0] * 2), "EXPIRED")
-        self._compute()
-        self._fail()
+        with workflow("soak") if self.dice.random() < 0.5 else nullcontext():
+            self._compute()
+            self._fail()
         self._cancel()
 
     def _failures(self) -> int:

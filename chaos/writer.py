@@ -6,8 +6,10 @@ Prints how many runs were accepted.
 
 import random
 import sys
+from contextlib import nullcontext, suppress
 
 import django
+from django.db import transaction
 
 #: What is waited for is chosen among so many of the youngest runs: most of them are being finished.
 YOUNGEST = 200
@@ -18,19 +20,30 @@ BAD_SHARE = 0.03
 
 def write(edges: int, dice: random.Random) -> int:
     from chaos import tasks, world
+    from django_manta import workflow
     from django_manta.states import When
 
     accepted = 0
     while edges > 0:
         young = [row[0] for row in world.look("SELECT id FROM manta_run ORDER BY id DESC LIMIT %s", YOUNGEST)]
-        accepted += len(tasks.stumble.map([int(dice.random() < BAD_SHARE) for _ in range(3)]))
         after = list(set(dice.choices(young, k=min(edges, 10))))
         several = 1 + dice.randrange(4)
-        when = dice.choice(list(When))
-        waiting = tasks.stumble.using(after=after, when=when)
-        accepted += len(waiting.map([int(dice.random() < BAD_SHARE) for _ in range(several)]))
+        waiting = tasks.stumble.using(after=after, when=dice.choice(list(When)))
+        # One by one, and in a block that inserts all of it together, some of whose parts are undone.
+        is_block = dice.random() < 0.5
+        with workflow("edges") if is_block else nullcontext():
+            accepted += len(tasks.stumble.map([int(dice.random() < BAD_SHARE) for _ in range(3)]))
+            if is_block and dice.random() < 0.3:
+                with suppress(_Undone), transaction.atomic():
+                    tasks.stumble.using(after=[waiting.enqueue(0)]).enqueue(0)
+                    raise _Undone
+            accepted += len(waiting.map([int(dice.random() < BAD_SHARE) for _ in range(several)]))
         edges -= several * len(after)
     return accepted
+
+
+class _Undone(Exception):
+    """What was enqueued in a part of a transaction never was."""
 
 
 if __name__ == "__main__":

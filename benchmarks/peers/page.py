@@ -45,9 +45,10 @@ Two processes that execute one run at a time. Connections that stay open. Logs w
 own for each visit, dropped afterwards; a Redis that writes nothing to disk. A worker is started, has executed
 something in both processes, and is then measured; nobody else is running meanwhile. What is over within a moment is
 measured three times in a round, and the median counts: a drain or a chain of less than a second and a half, the first
-1,000 of a backlog of 1,000 if they take less than two seconds, and of a larger one, which takes long to fill, if they
-take less than half a second. Who is quick executes a drain before a larger one, as before the small one. Every
-measure has a limit in time: who is not done by then is judged by what he has done, and a remark says so.
+1,000 of a backlog of 1,000 if they take less than two seconds, and of a larger one if they take less than half a
+second, and to start workers and to fill it no more than 25. Who is quick executes a drain before a larger one, as
+before the small one. Every measure has a limit in time: who is not done by then is judged by what he has done, and a
+remark says so.
 
 These are figures of one machine on one day, with tasks that do nothing. They do not say which peer is right for you:
 several give up durability for speed, and several do things that are not measured here.

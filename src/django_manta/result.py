@@ -26,7 +26,7 @@ from django.tasks.signals import task_finished
 from django_manta import exceptions, payload
 from django_manta.current import current_run
 from django_manta.ids import parse_run_id
-from django_manta.ledger import AttemptRecord, DjangoSession, Ledger, RunRecord, Value, graph
+from django_manta.ledger import AttemptRecord, DjangoSession, Ledger, RunRecord, Value, values
 from django_manta.patience import HEAD_START_SECONDS, is_new, pauses
 from django_manta.ringing import CANCEL, ring_after_commit
 from django_manta.signals import run_settled
@@ -262,7 +262,7 @@ def get_result(result_id: object, using: str | None = None) -> TaskResult:
 def _delegated(ledger: Ledger, records: Sequence[RunRecord]) -> dict[str, Value]:
     """The values of those runs that ended well and have none of their own."""
     ids = [record.id.hex for record in records if record.delegate is not None and record.state is State.SUCCESSFUL]
-    return graph.values(ledger, ids, limit=None) if ids else {}
+    return values.fetch(ledger, ids, limit=None) if ids else {}
 
 
 def results_of(ledger: Ledger, ids: Iterable[UUID]) -> list[TaskResult]:

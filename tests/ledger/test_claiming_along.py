@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 from django.db import OperationalError
 
-from django_manta.ledger import Ledger, fsck, graph, marks, own_session
+from django_manta.ledger import Ledger, fsck, graph, marks, own_session, settling
 from django_manta.ledger.claiming import Along, Wanted
 from django_manta.ledger.marks import Marks
 from django_manta.ledger.session import Row
@@ -353,7 +353,7 @@ def test_if_nobody_can_say_what_became_of_one_the_others_are_settled_all_the_sam
     def standing(*args: object) -> None:
         raise OperationalError("gone")
 
-    monkeypatch.setattr(own, "_standing", standing)
+    monkeypatch.setattr(settling, "_standing", standing)
     settled = own.settle_and_claim([settlement(first), settlement(gone)], "worker", asked())
     assert settled is not None
     assert (settled.moved, settled.busy) == ({first.token: State.SUCCESSFUL}, {gone.token})

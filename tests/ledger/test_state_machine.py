@@ -37,6 +37,7 @@ from django_manta.ledger import (
     written,
 )
 from django_manta.ledger.claiming import Along, Wanted
+from django_manta.ledger.values import delegates_of
 from django_manta.states import BAD_ENDS, ENDS, OWNED, Outcome, Role, State, When
 from django_manta.workflow.promise import TASK
 from tests.ledger.given import ASKED, HOUR, WELL, new_run, sql, worker_record
@@ -96,7 +97,7 @@ def stands(run: RunRecord) -> tuple[Any, ...]:
         run.due_at is not None,
         (run.started_at is not None, run.last_attempted_at is not None),
         [(attempt.token, attempt.number, attempt.outcome, attempt.worker) for attempt in run.history],
-        None if run.delegate is None else [UUID(each) for each in graph.delegates_of(run.delegate)],
+        None if run.delegate is None else [UUID(each) for each in delegates_of(run.delegate)],
     )
 
 

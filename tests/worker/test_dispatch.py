@@ -19,6 +19,7 @@ from django_manta.worker.dispatch import (
     CLAIM_LIMIT,
     FETCH_SECONDS,
     FIRST_RUNS,
+    HELPING_LEFT,
     HELPING_RUNS,
     HELPING_SECONDS,
     HELPING_SMALL,
@@ -321,12 +322,13 @@ def test_the_first_helping_is_settled_before_more_is_claimed(pool: Children) -> 
         bring(dispatcher, wanted[0].limit)
         hand.runs += wanted[0].limit
     assert hand.runs == HELPING_RUNS
-    for left in range(HELPING_RUNS - 1, 0, -333):
+    for left in range(HELPING_RUNS - 1, HELPING_LEFT, -326):
         dispatcher.settled(hand.runs - left)
         hand.runs = left
         assert dispatcher.appetite(QUEUES, NOW) == []
-    dispatcher.settled(hand.runs)
-    hand.runs = 0
+    assert hand.runs == HELPING_LEFT + 1
+    dispatcher.settled(1)
+    hand.runs -= 1
     assert limit(dispatcher) > HELPING_SMALL
 
 
@@ -349,6 +351,7 @@ def test_who_has_few_in_hand_does_not_wait_for_them(pool: Children) -> None:
     hand.runs = 50
     dispatcher.settled(HELPING_RUNS - 50)
     assert limit(dispatcher) == pytest.approx(60, abs=2)
+    assert dispatcher.next_fetch(NOW) is None
     hand.runs = HELPING_SMALL
     dispatcher.settled(50 - HELPING_SMALL)
     assert dispatcher.appetite(QUEUES, NOW) == []
@@ -361,6 +364,8 @@ def test_what_is_never_settled_limits_nobody_for_long(pool: Children) -> None:
     hand.runs = 2 * HELPING_RUNS
     assert dispatcher.appetite(QUEUES, NOW) == []
     assert dispatcher.appetite(QUEUES, NOW + HELPING_SECONDS - 0.01) == []
+    # And somebody wakes the worker then.
+    assert dispatcher.next_fetch(NOW + HELPING_SECONDS - 0.01) == NOW + HELPING_SECONDS
     assert dispatcher.appetite(QUEUES, NOW + HELPING_SECONDS) == [Appetite(2 * FIRST_RUNS, QUEUES)]
 
 

@@ -11,7 +11,7 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from django_manta import Group, State, gather, value_of
-from django_manta.ledger import Ledger, graph
+from django_manta.ledger import Ledger, graph, values
 from django_manta.models import Dependency, Gate, Run
 from django_manta.testing import run_all
 from tests.app.tasks import add, echo, fail
@@ -153,7 +153,7 @@ def test_the_signed_result_of_another_run_is_not_filled_in() -> None:
 
 
 def test_values_too_heavy_to_be_carried_along_are_fetched_by_the_executor(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graph.values, "__kwdefaults__", {"limit": 100})
+    monkeypatch.setattr(values.fetch, "__kwdefaults__", {"limit": 100})
     heavy, light = same.enqueue("x" * 200), same.enqueue("y")
     result = echo.enqueue(heavy, light)
     run_all()

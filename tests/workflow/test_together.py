@@ -1,13 +1,14 @@
 """What a workflow enqueues is inserted together, and nobody can tell the difference."""
 
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 from uuid import UUID
 
 import pytest
-from django.db import DEFAULT_DB_ALIAS, DatabaseError, connection, transaction
+from django.db import DEFAULT_DB_ALIAS, DatabaseError, IntegrityError, connection, transaction
+from django.db.transaction import TransactionManagementError
 from django.dispatch import receiver
-from django.tasks import task_backends
 from django.tasks.signals import task_enqueued
 from django.test.utils import CaptureQueriesContext
 
@@ -16,7 +17,8 @@ from django_manta.ledger import Ledger
 from django_manta.models import Dependency, Gate, Run
 from django_manta.result import get_result
 from django_manta.testing import run_all
-from django_manta.workflow import own, together
+from django_manta.workflow import own, together, waits
+from tests.app.models import Ledgerline
 from tests.app.tasks import add
 from tests.workflow.conftest import state, states
 from tests.workflow.tasks import same, total
@@ -135,6 +137,36 @@ def test_a_block_that_is_to_be_rolled_back_leaves_nothing() -> None:
     assert not Run.objects.exists()
 
 
+def test_after_an_error_that_spoils_the_transaction_an_enqueue_is_refused() -> None:
+    """As without a block: a result of a run that will never exist would be a lie."""
+    with workflow("import"):
+        same.enqueue(1)
+        Ledgerline.objects.create(pk=1, label="once")
+        same.enqueue(2)
+        with pytest.raises(IntegrityError):
+            Ledgerline.objects.create(pk=1, label="twice", force_insert=True)
+        with pytest.raises(TransactionManagementError):
+            same.enqueue(3)
+    assert not Run.objects.exists()
+
+
+def test_a_block_that_nobody_left_properly_swallows_nothing() -> None:
+    """An interrupt may come at any moment."""
+    with workflow("import"):
+        together._open[connection] = left = together.Together(DEFAULT_DB_ALIAS)
+        with connection.execute_wrapper(left):
+            same.enqueue(1)
+            left.insert()
+        same.enqueue(2)
+        together._open[connection] = left
+    assert Run.objects.count() == 2
+    together._open[connection] = left
+    with transaction.atomic():
+        same.enqueue(3)
+        assert connection not in together._open
+    assert Run.objects.count() == 3
+
+
 def test_an_error_in_the_block_leaves_nothing_noted() -> None:
     with pytest.raises(ZeroDivisionError), workflow("import"):
         chain(3)
@@ -193,6 +225,71 @@ def test_an_impossible_deadline_is_refused_at_the_door(deadline: timedelta) -> N
     assert flow.runs.count() == 1
 
 
+def test_whoever_comes_after_something_else_comes_after_it() -> None:
+    with workflow("import"):
+        chain(4)
+        dated = same.using(expires=timedelta(hours=1)).enqueue(1)
+        after = same.enqueue(2)
+        with workflow("inner"):
+            inner = same.enqueue(3)
+        last = same.enqueue(4)
+    moments = [dated.enqueued_at, after.enqueued_at, inner.enqueued_at, last.enqueued_at]
+    # SQLite keeps milliseconds.
+    assert all(later - sooner > timedelta(milliseconds=-1) for sooner, later in pairwise(moments))
+
+
+def test_a_block_that_says_something_after_each_run_enqueues_as_ever() -> None:
+    with workflow("import"):
+        for number in range(5):
+            Run.objects.count()
+            with CaptureQueriesContext(connection) as captured:
+                same.enqueue(number)
+            # The first one asks for the time, and is inserted by what follows.
+            assert inserts(captured) == (number > 0)
+            assert len(captured) == 1
+    assert Run.objects.count() == 5
+    run_all()
+
+
+def test_what_waits_is_armed_before_the_callers_own_hooks(ending: str) -> None:
+    older = same.enqueue(1)
+    seen = []
+    with workflow("import"):
+        waiting = same.enqueue(older)
+        transaction.on_commit(lambda: seen.append(Gate.objects.get(run_id=waiting.id).armed))
+    assert seen == ([True] if ending == "committed" else [])
+    run_all()
+    assert state(waiting) is State.SUCCESSFUL
+
+
+def test_a_run_that_could_not_be_enqueued_was_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor when the insert that failed was that of those before it."""
+    monkeypatch.setattr(together, "BATCH", 2)
+    enqueue = Ledger.enqueue
+
+    def refused(self: Ledger, runs: Any) -> Any:
+        raise DatabaseError("no")
+
+    with workflow("import") as flow:
+        steps = chain(2)
+        monkeypatch.setattr(Ledger, "enqueue", refused)
+        with pytest.raises(DatabaseError, match="no"):
+            same.enqueue(steps[-1])
+        monkeypatch.setattr(Ledger, "enqueue", enqueue)
+    assert flow.runs.count() == 2
+    run_all()
+
+
+@pytest.mark.sqlite
+def test_a_rollback_that_fails_takes_nothing_along() -> None:
+    with workflow("import") as flow:
+        chain(2)
+        with pytest.raises(DatabaseError):
+            connection.cursor().execute("ROLLBACK TO SAVEPOINT nobody_made_it")
+    assert flow.runs.count() == 2
+    run_all()
+
+
 def test_very_many_are_inserted_before_the_block_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(together, "BATCH", 10)
     with CaptureQueriesContext(connection) as captured, workflow("import") as flow:
@@ -220,28 +317,31 @@ def test_time_goes_on_in_a_long_block(monkeypatch: pytest.MonkeyPatch) -> None:
     assert third.deadline > second.deadline
 
 
-def test_clusters_are_not_mixed(settings: Any) -> None:
+def test_clusters_are_not_mixed(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each rings its own bell, and arms in its own name."""
     settings.TASKS = {
         alias: {"BACKEND": "django_manta.MantaBackend", "QUEUES": [], "OPTIONS": {"CLUSTER": alias}}
         for alias in ("default", "second")
     }
+    armed: list[tuple[str, waits.Added]] = []
+    monkeypatch.setattr(waits, "arm_after_commit", lambda database, cluster, added: armed.append((cluster, added)))
     with workflow("import") as flow:
         first = add.enqueue(1, 2)
         second = add.using(backend="second").enqueue(first, 3)
         third = add.enqueue(second, 4)
-    assert flow.runs.count() == 3
-    assert task_backends["second"].config.cluster == "second"  # type: ignore[attr-defined]
-    assert states(first, second, third) == [State.READY, State.WAITING, State.WAITING]
+        fourth = add.enqueue(third, 5)
+    assert flow.runs.count() == 4
+    found = [(cluster, {str(run_id) for run_id in (*added.armed, *added.unarmed)}) for cluster, added in armed]
+    assert found == [("second", {second.id}), ("default", {third.id, fourth.id})]
 
 
 @pytest.mark.postgres
 def test_all_of_a_graph_is_armed_when_it_commits(ending: str) -> None:
     with workflow("import"):
         steps = chain(5)
-        known = own.runs(DEFAULT_DB_ALIAS)
-    if ending == "committed":
-        assert known >= {UUID(each.id) for each in steps}
-        assert Gate.objects.filter(armed=True).count() == 4
+        if ending == "committed":
+            assert own.runs(DEFAULT_DB_ALIAS) >= {UUID(each.id) for each in steps}
+            # Before the commit, and so not by anybody who comes after it.
+            assert Gate.objects.filter(armed=True).count() == 4
     run_all()
     assert states(*steps) == [State.SUCCESSFUL] * 5

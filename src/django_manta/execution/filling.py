@@ -5,7 +5,7 @@ from typing import Any
 from django_manta import payload
 from django_manta.exceptions import BadTaskSignature
 from django_manta.execution.admission import Admitted
-from django_manta.ledger import DjangoSession, Ledger, Value, graph
+from django_manta.ledger import DjangoSession, Ledger, Value, values
 
 
 def fill_in(admitted: Admitted) -> None:
@@ -13,11 +13,11 @@ def fill_in(admitted: Admitted) -> None:
     claim = admitted.claim
     if claim.references is None:
         return
-    values = claim.values or _fetch(admitted)
+    given = claim.values or _fetch(admitted)
     seal = admitted.backend.seal
 
     def read(run_id: str) -> Any:
-        value = values.get(run_id.replace("-", ""))
+        value = given.get(run_id.replace("-", ""))
         if value is None:
             raise LookupError(f"Run {run_id}, whose value run {claim.id} was given, is not there or did not succeed.")
         return _verified(seal, run_id, value)
@@ -38,4 +38,4 @@ def _verified(seal: payload.Seal, run_id: str, value: Value) -> Any:
 def _fetch(admitted: Admitted) -> dict[str, Value]:
     """What was too much to be carried along."""
     ledger = Ledger(DjangoSession(admitted.backend.database))
-    return graph.values(ledger, graph.referred_to(admitted.claim.references or "[]"), limit=None)
+    return values.fetch(ledger, values.referred_to(admitted.claim.references or "[]"), limit=None)

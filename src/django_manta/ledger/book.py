@@ -7,20 +7,19 @@ database's clock decides everywhere; no method takes the time of the calling mac
 
 import contextlib
 import logging
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import batched
 from json import dumps
 from typing import Any
 from uuid import UUID
 
-from django.db import DatabaseError, DataError, IntegrityError
+from django.db import DatabaseError, IntegrityError
 
 from django_manta import text
 from django_manta.exceptions import WrongKey
-from django_manta.ledger import claiming, graph, rows
+from django_manta.ledger import claiming, conflicts, graph, rows, settling
 from django_manta.ledger.marks import Marks
 from django_manta.ledger.records import (
     AttemptRecord,
@@ -32,12 +31,12 @@ from django_manta.ledger.records import (
     Settleable,
     Settled,
     WorkerRecord,
-    Written,
     plain,
 )
-from django_manta.ledger.session import DjangoSession, Row, Session
+from django_manta.ledger.session import DjangoSession, Session
+from django_manta.ledger.values import delegates_of
 from django_manta.payload import Seal
-from django_manta.states import ENDS, WAITING_OUTCOMES, Outcome, State
+from django_manta.states import ENDS, State
 
 logger = logging.getLogger("django_manta")
 
@@ -54,15 +53,6 @@ class Pruned:
     deleted: int
     refused: tuple[UUID, ...]
     next: tuple[datetime, UUID] | None
-
-
-@dataclass(slots=True)
-class _Batch:
-    """What settling a batch, or its halves, has done."""
-
-    moved: dict[int, State] = field(default_factory=dict)
-    heralds: list[UUID] = field(default_factory=list)
-    waiting: list[UUID] = field(default_factory=list)
 
 
 class Ledger:
@@ -124,17 +114,12 @@ class Ledger:
         settles what it held. What the database refuses to store is found by halving the batch and
         settled as a failure, so that one bad outcome never takes its neighbours with it.
         """
-        batch = _each_once(settlements)
-        if not batch:
-            return Settled()
-        done = _Batch()
-        self._settle_or_halve(batch, worker, recovering, done)
-        return self._spread(done) | self._missing(batch, done, worker, recovering)
+        return settling.settle(self, settlements, worker, recovering)
 
     def get_ready(self) -> None:
         """Connect, and have a settlement planned, so that the first batch need not wait for that."""
         for name in ("settle", "settle_well") if self.dialect.name == "postgres" else ("settle",):
-            self.session.rows(name, _settling([], ""))
+            self.session.rows(name, settling.request([], ""))
 
     def settle_and_claim(
         self, settlements: Sequence[Settleable], worker: str, along: claiming.Along, marks: Marks | None = None
@@ -144,135 +129,7 @@ class Ledger:
         transaction, so that a step of a chain waits for the disk once, and all of it sent at once. None if that is not
         possible: then nothing was done at all. ``claims`` are None if nobody knows what was claimed.
         """
-        if self.dialect.name != "postgres" or self.session.in_transaction():
-            return None
-        batch = _each_once(settlements)
-        if any(each.outcome in WAITING_OUTCOMES for each in batch):
-            return None
-        done, passed = _Batch(), graph.Passed()
-        well = self._are_well(batch)
-        began = time.monotonic()
-
-        def read(answers: list[list[Row]]) -> None:
-            seconds = time.monotonic() - began
-            settled, told, *taken = answers
-            if well:
-                ended = _moved_well(settled, done)
-            else:
-                done.moved |= {token: State(state) for token, state, _, _ in settled}
-                ended = [run_id for _, _, is_herald, run_id in settled if is_herald]
-            done.heralds += graph.told_own(ended, told, passed)
-            try:
-                along.read(self, taken, seconds)
-            except Exception:
-                logger.exception("Could not read what was claimed: it is committed all the same, and given back.")
-
-        try:
-            settling = {**_settling(batch, worker), "quietly": True}
-            good = [each.run_id for each in batch if each.outcome is Outcome.SUCCESSFUL]
-            first = "settle_well" if well else "settle"
-            asked = (first, settling), ("tell_own", graph.telling_own(self, good)), *along.requests(self)
-            self.session.at_once(*asked, meanwhile=read)
-        except (DatabaseError, ValueError) as error:
-            # One by one: what cannot be stored is found by halving, and what is in the way of others by those.
-            if isinstance(error, DatabaseError) and not graph.is_answer(error):
-                raise
-            along.undone()
-            return None
-        claims = self._conclude(along, marks)
-        left = passed.ready.difference(each.id for each in claims or ())
-        settled = Settled(ready=frozenset(passed.queues if left else ()), claims=claims)
-        settled |= self._spread(done)
-        try:
-            return settled | self._missing(batch, done, worker, recovering=False)
-        except DatabaseError:
-            # The others are settled, whatever became of these: they are tried again.
-            logger.warning("Could not ask what became of some runs.", exc_info=True)
-            return settled | Settled(busy=frozenset(each.token for each in batch if each.token not in done.moved))
-
-    def _conclude(self, along: claiming.Along, marks: Marks | None) -> list[Claimed] | None:
-        try:
-            return along.conclude(self, marks)
-        except DatabaseError:
-            logger.warning("Could not read what belongs to claimed runs: they are given back.", exc_info=True)
-            return None
-
-    def _missing(self, batch: list[Settleable], done: "_Batch", worker: str | None, recovering: bool) -> Settled:
-        """What did not move: because somebody holds it, or because it is no longer theirs."""
-        missing = [settlement for settlement in batch if settlement.token not in done.moved]
-        if not missing:
-            return Settled()
-        standing = self._standing(missing, worker, recovering)
-        busy = frozenset(settlement.token for settlement in missing if settlement.execution in standing)
-        gone = frozenset(settlement.token for settlement in missing if settlement.execution not in standing)
-        return Settled({}, gone, busy)
-
-    def _settle_or_halve(self, batch: list[Settleable], worker: str | None, recovering: bool, done: "_Batch") -> None:
-        try:
-            self._settle(batch, worker, recovering, done)
-        except (DataError, ValueError) as error:
-            if len(batch) == 1:
-                self._settle([rows.unstorable(batch[0], error)], worker, recovering, done)
-                return
-            half = len(batch) // 2
-            self._settle_or_halve(batch[:half], worker, recovering, done)
-            self._settle_or_halve(batch[half:], worker, recovering, done)
-
-    def _settle(self, batch: list[Settleable], worker: str | None, recovering: bool, done: "_Batch") -> None:
-        params = _settling(batch, worker, recovering)
-        if self._are_well(batch):
-            with self.session.step():
-                found = self.session.rows("settle_well", params)
-            done.heralds += _moved_well(found, done)
-            return
-        # By execution: of two settlements with one token, only one can be of the run that it moved.
-        waits = {each.execution: each for each in batch if each.outcome in WAITING_OUTCOMES}
-        with self.session.transaction() if waits else self.session.step():
-            if self.dialect.name == "sqlite":
-                self.session.run("settle_attempts", params)
-            found = self.session.rows("settle", params)
-            moved = {(self.dialect.read_id(run_id), token): State(state) for token, state, _, run_id in found}
-            heralds = [self.dialect.read_id(run_id) for _, _, is_herald, run_id in found if is_herald]
-            if heralds and self.dialect.name == "sqlite":
-                self.session.run("add_heralds", {"ids": self._listed(heralds)})
-            waiting = [waits[each] for each, state in moved.items() if each in waits and state not in ENDS]
-            if waiting:
-                graph.wait(self, waiting)
-            cancelled = [each for execution, each in waits.items() if moved.get(execution) is State.CANCELLED]
-            unwanted = {UUID(child) for each in cancelled for child in graph.delegates_of(each.delegate)}
-            if unwanted:
-                heralds += self._cancel(unwanted, "What had delegated to it was cancelled.")[1]
-        done.moved |= {token: state for (_, token), state in moved.items()}
-        done.heralds += heralds
-        done.waiting += [each.run_id for each in waiting]
-
-    def _are_well(self, batch: Sequence[Settleable]) -> bool:
-        """Whether they can be settled by the statement for what went well."""
-        return self.dialect.name == "postgres" and all(isinstance(each, Written) and each.is_well for each in batch)
-
-    def _spread(self, done: "_Batch") -> Settled:
-        """
-        Arm what waits from now on, and tell who waited. In a caller's transaction both have to wait for
-        its commit; and what goes wrong here is settled all the same: the caretaker sees to the rest.
-        """
-        if not (done.heralds or done.waiting):
-            return Settled(done.moved)
-        if self.session.in_transaction():
-            return Settled(done.moved, heralds=(*done.heralds, *done.waiting))
-        try:
-            # First who may go on, then who must wait: what asks to wait for the former does not wait for itself.
-            passed = graph.tell(self, done.heralds)
-            passed |= graph.arm(self, done.waiting)
-        except DatabaseError:
-            logger.warning("Could not tell who waits for what was settled; the caretaker will.", exc_info=True)
-            return Settled(done.moved)
-        return Settled(done.moved, ready=frozenset(passed.queues), ended=tuple(passed.ended))
-
-    def _standing(self, settlements: list[Settleable], worker: str | None, recovering: bool) -> set[tuple[UUID, int]]:
-        """The executions that still are theirs to settle, now that the batch has been tried."""
-        ids = self._listed(settlement.run_id for settlement in settlements)
-        standing = self.session.rows("standing", {"ids": ids, "worker": worker, "recovering": recovering})
-        return {(self.dialect.read_id(run_id), token) for run_id, token in standing}
+        return settling.settle_and_claim(self, settlements, worker, along, marks)
 
     # -- keeping the house -----------------------------------------------------------------------
 
@@ -325,7 +182,7 @@ class Ledger:
     def _delete(self, ids: list[UUID], refused: list[UUID]) -> int:
         try:
             with self.session.transaction():
-                gone = self.session.rows("delete", {"ids": self._listed(ids)})
+                gone = self.session.rows("delete", {"ids": self.listed(ids)})
                 if self.dialect.name == "sqlite":
                     ids_gone = {"ids": self.dialect.listing([row[0] for row in gone])}
                     for name in ("delete_attempts", "delete_edges", "delete_gates", "delete_promises"):
@@ -355,21 +212,21 @@ class Ledger:
         wanted = set(ids)
         if cascade:
             wanted |= set(graph.downstream(self, wanted))
-        reached, heralds = self._cancel(wanted, text.storable(reason, text.MESSAGE_LIMIT) or "It was cancelled.")
+        reached, heralds = self.cancel_only(wanted, text.storable(reason, text.MESSAGE_LIMIT) or "It was cancelled.")
         return reached | self._tell(heralds)
 
-    def _cancel(self, ids: set[UUID], reason: str) -> tuple[dict[UUID, State], list[UUID]]:
+    def cancel_only(self, ids: set[UUID], reason: str) -> tuple[dict[UUID, State], list[UUID]]:
         reached: dict[UUID, State] = {}
         heralds: list[UUID] = []
         asked: set[UUID] = set()
         while ids:
             asked |= ids
-            moved, told = self._move_only("cancel", {"ids": self._listed(ids), "reason": reason})
+            moved, told = self._move_only("cancel", {"ids": self.listed(ids), "reason": reason})
             reached |= moved
             heralds += told
             left = ids - reached.keys()
-            delegates = self.session.rows("delegates", {"ids": self._listed(left)}) if left else []
-            ids = {UUID(each) for _, delegate in delegates for each in graph.delegates_of(delegate)} - asked
+            delegates = self.session.rows("delegates", {"ids": self.listed(left)}) if left else []
+            ids = {UUID(each) for _, delegate in delegates for each in delegates_of(delegate)} - asked
         return reached, heralds
 
     def hold(self, ids: Iterable[UUID], reason: str = "") -> dict[UUID, State]:
@@ -380,15 +237,15 @@ class Ledger:
         def hold() -> dict[UUID, State]:
             with self.session.step():
                 if self.dialect.name == "sqlite":
-                    self.session.run("unready", {"ids": self._listed(ids)})
+                    self.session.run("unready", {"ids": self.listed(ids)})
                 return self._act("hold", ids, reason=words)
 
-        return graph.patiently(self, hold)
+        return conflicts.patiently(self, hold)
 
     def release(self, ids: Iterable[UUID]) -> dict[UUID, State]:
         """Let held runs go; those that wait for others to their gates."""
         ids = list(ids)
-        reached = graph.patiently(self, lambda: self._act("release", ids))
+        reached = conflicts.patiently(self, lambda: self._act("release", ids))
         return reached | self._ask_gates(reached)
 
     def retry(self, ids: Iterable[UUID]) -> dict[UUID, State]:
@@ -397,18 +254,18 @@ class Ledger:
         had failed for their sake. What waits for others is ready only if they let it.
         """
         ids = list(ids)
-        reached, heralds = graph.patiently(self, lambda: self._retry(ids))
+        reached, heralds = conflicts.patiently(self, lambda: self._retry(ids))
         reached |= self._ask_gates(reached)
         return reached | self._tell(heralds)
 
     def _retry(self, ids: list[UUID]) -> tuple[dict[UUID, State], list[UUID]]:
         with self.session.transaction():
-            reached, heralds = self._move_only("retry", {"ids": self._listed(ids)})
+            reached, heralds = self._move_only("retry", {"ids": self.listed(ids)})
             waiting = [run_id for run_id, state in reached.items() if state is State.WAITING]
             if waiting:
-                self.session.run("forget_delegates", {"ids": self._listed(waiting)})
-                self.session.run("uncall", {"ids": self._listed(waiting)})
-                self.session.run("reset_gates", {"ids": self._listed(waiting)})
+                self.session.run("forget_delegates", {"ids": self.listed(waiting)})
+                self.session.run("uncall", {"ids": self.listed(waiting)})
+                self.session.run("reset_gates", {"ids": self.listed(waiting)})
                 self._reopen_names(waiting)
         return reached, heralds
 
@@ -416,7 +273,7 @@ class Ledger:
         waiting = [run_id for run_id, state in reached.items() if state is State.WAITING]
         if waiting and self.session.in_transaction():
             # Arming locks what they wait for: until the caller commits, nobody could settle it.
-            self.session.run("unarm", {"ids": self._listed(waiting)})
+            self.session.run("unarm", {"ids": self.listed(waiting)})
             return {}
         try:
             return graph.arm(self, waiting).states if waiting else {}
@@ -446,13 +303,13 @@ class Ledger:
                 reached = {self.dialect.read_id(run_id): State(state) for run_id, state, _ in found}
                 heralds = [self.dialect.read_id(run_id) for run_id, _, is_herald in found if is_herald]
                 if heralds and self.dialect.name == "sqlite":
-                    self.session.run("add_heralds", {"ids": self._listed(heralds)})
+                    self.session.run("add_heralds", {"ids": self.listed(heralds)})
             return reached, heralds
 
-        return graph.patiently(self, move)
+        return conflicts.patiently(self, move)
 
     def _act(self, verb: str, ids: Iterable[UUID], **params: str) -> dict[UUID, State]:
-        reached = self.session.rows(verb, {"ids": self._listed(ids), **params})
+        reached = self.session.rows(verb, {"ids": self.listed(ids), **params})
         return {self.dialect.read_id(run_id): State(state) for run_id, state in reached}
 
     def name_promise(self, run_id: UUID, name: str) -> bool:
@@ -463,7 +320,7 @@ class Ledger:
     def _reopen_names(self, ids: list[UUID]) -> None:
         """Promises that are open again bear their names again, unless others do by now."""
         with contextlib.suppress(IntegrityError), self.session.transaction():
-            self.session.run("reopen_names", {"ids": self._listed(ids)})
+            self.session.run("reopen_names", {"ids": self.listed(ids)})
 
     def settle_promise(
         self, run_id: UUID, task: str, state: State, result: str | None, signature: str, reason: str
@@ -480,7 +337,7 @@ class Ledger:
         with self.session.step():
             reached, heralds = self._move_only("settle_promise", params)
             if reached and self.dialect.name == "sqlite":
-                self.session.run("close_promises", {"ids": self._listed([run_id])})
+                self.session.run("close_promises", {"ids": self.listed([run_id])})
         return reached | self._tell(heralds)
 
     def pause(self, queue: str) -> None:
@@ -594,14 +451,14 @@ class Ledger:
     def fetch(self, ids: Iterable[UUID], *, history: bool = True) -> list[RunRecord]:
         """The runs that exist among ``ids``, in that order: one statement, and one for their history."""
         ids = list(ids)
-        records = [rows.run_record(self.dialect, row) for row in self.session.rows("fetch", {"ids": self._listed(ids)})]
+        records = [rows.run_record(self.dialect, row) for row in self.session.rows("fetch", {"ids": self.listed(ids)})]
         histories = self.history([record.id for record in records]) if history else {}
         found = {record.id: replace(record, history=histories.get(record.id, ())) for record in records}
         return [found[run_id] for run_id in ids if run_id in found]
 
     def states(self, ids: Iterable[UUID]) -> dict[UUID, State]:
         """Where runs stand, of those that exist among ``ids``."""
-        found = self.session.rows("states", {"ids": self._listed(ids)})
+        found = self.session.rows("states", {"ids": self.listed(ids)})
         return {self.dialect.read_id(run_id): State(state) for run_id, state in found}
 
     def ended(self, run_id: UUID) -> RunRecord | None:
@@ -623,29 +480,9 @@ class Ledger:
         if not ids:
             return {}
         grouped: dict[UUID, list[AttemptRecord]] = {}
-        for row in self.session.rows("history", {"ids": self._listed(ids)}):
+        for row in self.session.rows("history", {"ids": self.listed(ids)}):
             grouped.setdefault(self.dialect.read_id(row[0]), []).append(rows.attempt_record(self.dialect, row))
         return {run_id: tuple(attempts) for run_id, attempts in grouped.items()}
 
-    def _listed(self, ids: Iterable[UUID]) -> Any:
+    def listed(self, ids: Iterable[UUID]) -> Any:
         return self.dialect.listing([run_id.hex for run_id in ids])
-
-
-def _each_once(settlements: Iterable[Settleable]) -> list[Settleable]:
-    """Of two settlements of one execution, the later."""
-    batch = list(settlements)
-    if len({each.token for each in batch}) == len(batch):
-        return batch
-    return list({each.execution: each for each in batch}.values())
-
-
-def _moved_well(found: list[Row], done: _Batch) -> list[UUID]:
-    """Note what settle_well.sql has moved. Those that somebody waits for."""
-    done.moved |= dict.fromkeys((token for token, _ in found), State.SUCCESSFUL)
-    return [run_id for _, run_id in found if run_id is not None]
-
-
-def _settling(batch: list[Settleable], worker: str | None, recovering: bool = False) -> dict[str, Any]:
-    """What to say to settle.sql, or settle_well.sql."""
-    settlements = rows.settlement_rows(batch)
-    return {"settlements": settlements, "worker": worker, "recovering": recovering, "quietly": False}

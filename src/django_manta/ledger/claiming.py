@@ -15,7 +15,7 @@ from uuid import UUID
 
 from django.db import DatabaseError
 
-from django_manta.ledger import graph, rows
+from django_manta.ledger import conflicts, rows, values
 from django_manta.ledger.marks import QUEUES, Marks
 from django_manta.ledger.records import Claimed
 from django_manta.ledger.session import Request, Row
@@ -64,7 +64,7 @@ def _keeps_marks(ledger: "Ledger", wanted: Wanted) -> bool:
 def _completed(ledger: "Ledger", wanted: Wanted, claims: list[Claimed]) -> list[Claimed]:
     """With the history of those that have any, and what they are given; in the order in which to start them."""
     if any(claim.references for claim in claims):
-        claims = graph.with_values(ledger, claims)
+        claims = values.with_values(ledger, claims)
     tried = [claim.id for claim in claims if claim.attempts > 1]
     if tried:
         claims = _with_history(ledger, claims, tried)
@@ -74,12 +74,12 @@ def _completed(ledger: "Ledger", wanted: Wanted, claims: list[Claimed]) -> list[
 def _with_history(ledger: "Ledger", claims: list[Claimed], tried: list[UUID]) -> list[Claimed]:
     claims = rows.with_history(claims, ledger.history(tried))
     called_again = [claim.id for claim in claims if any(each.outcome is Outcome.DEFERRED for each in claim.history)]
-    return graph.with_laters(ledger, claims, called_again) if called_again else claims
+    return values.with_laters(ledger, claims, called_again) if called_again else claims
 
 
 def _lacks(claim: Claimed) -> bool:
     """Whether its executor needs more than the claim has brought."""
-    return claim.attempts > 1 or (claim.references is not None and not graph.has_values(claim))
+    return claim.attempts > 1 or (claim.references is not None and not values.has_values(claim))
 
 
 # -- in one statement ----------------------------------------------------------------------------
@@ -215,7 +215,7 @@ def _look_through(ledger: "Ledger", wanted: Wanted, marks: Marks, claims: list[C
         # It took longer than a statement may, and has done nothing: what was claimed behind the marks is ours all
         # the same, unless it goes with the transaction. After anything else nobody knows what it did, and whoever
         # called has to find out.
-        if not claims or graph.code_of(error) != _CANCELED or ledger.session.in_transaction():
+        if not claims or conflicts.code_of(error) != _CANCELED or ledger.session.in_transaction():
             raise
         logger.warning("Could not look through all of %s; once more in a while.", wanted.queues, exc_info=True)
         return []

@@ -11,19 +11,21 @@ each step can be repeated, and none is lost.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import batched
-from json import dumps, loads
+from json import dumps
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from django.db import DatabaseError, OperationalError
+from django.db import OperationalError
 
-from django_manta.ledger.records import Claimed, Enqueued, NewRun, Settleable, Value
+from django_manta.ledger.conflicts import CONFLICTS, code_of, patiently
+from django_manta.ledger.records import Enqueued, NewRun, Settleable
 from django_manta.ledger.rows import enqueued, has_no_dates, plain_run
+from django_manta.ledger.values import delegates_of
 from django_manta.states import ENDS, Outcome, Role, State, When
 
 if TYPE_CHECKING:
@@ -49,15 +51,8 @@ PATIENCE_MILLISECONDS = 250
 EDGE_BATCH = 5_000
 FEW_EDGES = 100
 
-#: More than so many bytes of values are not fetched for others to carry along.
-VALUES_LIMIT = 4 * 1024 * 1024
-
 #: How far, and over how many runs, a deadline is passed on.
 NEARER_DEPTH, NEARER_LIMIT = 50, 1_000
-
-#: Two transactions in each other's way: one has to go, and comes back a moment later.
-_TRIES, _PAUSE_SECONDS = 5, 0.02
-_CONFLICTS = frozenset({"40P01", "40001"})
 
 #: Somebody held a row for as long as one waits. Once more would be as long again.
 _HELD = "55P03"
@@ -205,7 +200,7 @@ def _arm_or_halve(ledger: "Ledger", ids: Sequence[UUID], new: bool) -> tuple[Pas
     try:
         return *patiently(ledger, lambda: _arm_after_news(ledger, ids, new)), 0
     except OperationalError as error:
-        if code_of(error) not in _CONFLICTS | {_HELD} or ledger.session.in_transaction():
+        if code_of(error) not in CONFLICTS | {_HELD} or ledger.session.in_transaction():
             raise
     if new or len(ids) == 1:
         return Passed(), [], len(ids)
@@ -545,74 +540,6 @@ def downstream(ledger: "Ledger", ids: Iterable[UUID]) -> list[UUID]:
     return [ledger.dialect.read_id(row[0]) for row in rows]
 
 
-def values(ledger: "Ledger", ids: Iterable[str], *, limit: int | None = VALUES_LIMIT) -> dict[str, Value]:
-    """
-    The values of successful runs and of those that they delegated to, by id, which is 32 digits here and there.
-    None of them, if they weigh more than ``limit`` bytes together.
-    """
-    params = {"ids": ledger.dialect.listing(list(ids)), "limit": limit}
-    return {
-        run_id: Value(result, signature, delegate)
-        for run_id, result, signature, delegate in ledger.session.rows("values", params)
-    }
-
-
-def with_values(ledger: "Ledger", claims: list[Claimed]) -> list[Claimed]:
-    """Claims with what their references refer to; those whose executors shall fetch it themselves without."""
-    referred: dict[UUID, list[str]] = {}
-    for claim in claims:
-        if claim.references and not has_values(claim):
-            referred[claim.id] = referred_to(claim.references)
-    if not referred:
-        return claims
-    found = values(ledger, {run_id for ids in referred.values() for run_id in ids})
-    return [
-        claim._replace(values=_needed(referred[claim.id], found)) if claim.id in referred else claim for claim in claims
-    ]
-
-
-def has_values(claim: Claimed) -> bool:
-    """
-    Whether what its references refer to came with a claim, as what is little does. Nothing belongs to what somebody has
-    altered so that it cannot be read: its executor refuses it.
-    """
-    try:
-        return claim.references is None or claim.values.keys() >= set(referred_to(claim.references))
-    except (ValueError, TypeError, AttributeError):
-        return True
-
-
-def referred_to(references: str) -> list[str]:
-    """The ids in a list of references, as 32 digits each."""
-    return [run_id.replace("-", "") for _, run_id in loads(references)]
-
-
-def _needed(ids: list[str], found: dict[str, Value]) -> dict[str, Value]:
-    needed: dict[str, Value] = {}
-    wanted = list(ids)
-    while wanted:
-        run_id = wanted.pop()
-        if run_id in found and run_id not in needed:
-            needed[run_id] = found[run_id]
-            wanted += delegates_of(found[run_id].delegate)
-    return needed
-
-
-def with_laters(ledger: "Ledger", claims: list[Claimed], ids: Iterable[UUID]) -> list[Claimed]:
-    """Claims with how often their runs asked to be called again."""
-    rows = ledger.session.rows("laters", {"ids": _listed(ledger, ids)})
-    counted = {ledger.dialect.read_id(run_id): laters for run_id, laters in rows}
-    return [claim._replace(laters=counted[claim.id]) if claim.id in counted else claim for claim in claims]
-
-
-def delegates_of(delegate: str | None) -> list[str]:
-    """The ids in a delegate, one or those of a group, as 32 digits each."""
-    if delegate is None:
-        return []
-    listed = loads(delegate)
-    return [UUID(each).hex for each in ([listed] if isinstance(listed, str) else listed)]
-
-
 def bring_forward(ledger: "Ledger", ids: Iterable[UUID], *, at_once: int = EDGE_BATCH) -> int:
     """Pass the deadlines of runs on to what they wait for. Best effort: waits for nobody. How many moved."""
     moved = 0
@@ -641,30 +568,3 @@ def _briefly(ledger: "Ledger") -> Iterator[None]:
 
 def _listed(ledger: "Ledger", ids: Iterable[UUID]) -> object:
     return ledger.dialect.listing([run_id.hex for run_id in ids])
-
-
-def patiently[T](ledger: "Ledger", act: Callable[[], T]) -> T:
-    """
-    Once more when the database had to end one of two transactions that were in each other's way.
-
-    Inside somebody's transaction there is no once more: it is over.
-    """
-    for attempt in range(_TRIES):
-        try:
-            return act()
-        except OperationalError as error:
-            if code_of(error) not in _CONFLICTS or attempt == _TRIES - 1 or ledger.session.in_transaction():
-                raise
-            time.sleep(_PAUSE_SECONDS * (attempt + 1))
-    raise AssertionError
-
-
-def code_of(error: DatabaseError) -> str | None:
-    """What PostgreSQL calls it."""
-    return getattr(error.__cause__, "sqlstate", None)
-
-
-def is_answer(error: DatabaseError) -> bool:
-    """Whether the database said it, and goes on; or is away, or about to go, so that nobody knows what it has done."""
-    code = code_of(error)
-    return code is not None and not code.startswith(("08", "57P"))

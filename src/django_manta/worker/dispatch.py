@@ -30,10 +30,10 @@ GROWTH = 1.5
 CLAIM_LIMIT = 1_000
 
 #: The first helping: of a backlog so many are settled before more is claimed, because what is claimed and executed
-#: after them takes the processors that would settle them. It is waited for no longer than HELPING_SECONDS: a run of it
-#: may be long, or locked by somebody. And not at all where no more than HELPING_SMALL are in hand at a time: then runs
-#: take their time, and it is the children who would wait.
-HELPING_RUNS, HELPING_SMALL, HELPING_SECONDS = 1_000, 256, 0.25
+#: after them takes the processors that would settle them. The last HELPING_LEFT are not waited for, and the others no
+#: longer than HELPING_SECONDS: they may be long, or locked by somebody. And nobody waits where no more than
+#: HELPING_SMALL are in hand at a time: then runs take their time, and it is the children who would wait.
+HELPING_RUNS, HELPING_LEFT, HELPING_SMALL, HELPING_SECONDS = 1_000, 20, 256, 0.25
 
 #: A head that takes longer than this gives up its mates, and what waits longer for a child is given back.
 SLOW_SECONDS = 0.05
@@ -161,7 +161,7 @@ class Dispatcher:
 
     def _limited(self, room: int, now: float) -> int:
         """How many of those there is room for are part of the first helping, if that is not settled yet."""
-        if room <= 0 or self._settled >= HELPING_RUNS:
+        if room <= 0 or self._settled >= HELPING_RUNS - HELPING_LEFT:
             return room
         in_hand = self._plain_in_hand()
         left = max(0, HELPING_RUNS - self._settled - in_hand)
@@ -212,8 +212,10 @@ class Dispatcher:
         return None if known is None or known < FETCH_SECONDS else head.started_at + known - FETCH_SECONDS
 
     def next_fetch(self, now: float) -> float | None:
-        """When room will be made for a run that follows one under way."""
+        """When room is made for a run that follows one under way, or the first helping is not waited for any more."""
         times = [self._fetch_at(child) for child, horizon in self._lanes() if horizon is None]
+        if self._limited_since is not None:
+            times.append(self._limited_since + HELPING_SECONDS)
         return min((due for due in times if due is not None and due > now), default=None)
 
     def _window(self) -> int:

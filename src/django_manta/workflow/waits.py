@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import batched
 from uuid import UUID
 
@@ -34,13 +34,13 @@ def _says_when(call: Call) -> bool:
     return getattr(call.task, "when", options.NOT_GIVEN) is not options.NOT_GIVEN
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Added:
     """Runs that wait: those that are armed already, those that are not, and how many edges these have."""
 
-    armed: set[UUID]
-    unarmed: list[UUID]
-    edges: int
+    armed: set[UUID] = field(default_factory=set)
+    unarmed: list[UUID] = field(default_factory=list)
+    edges: int = 0
 
 
 def enqueue(
@@ -77,7 +77,7 @@ def insert(
         made = graph.enqueue_waiting(ledger, runs[0], gates[0].mode, edges, own=bool(edges) and not strange)
         if made is not None:
             [run], (row, is_armed) = runs, made
-            return [row], Added({run.id}, [], 0) if is_armed else Added(set(), [run.id], len(edges))
+            return [row], Added({run.id}) if is_armed else Added(unarmed=[run.id], edges=len(edges))
     with transaction.atomic(using=database):
         inserted = ledger.enqueue(runs)
         graph.add(ledger, gates, edges)
@@ -89,7 +89,7 @@ def insert(
 
 def arm_after_commit(database: str, cluster: str, added: Added) -> None:
     """
-    Count what the runs wait for once they exist for everybody.
+    Count what the runs wait for once they exist for everybody. ``added`` may be filled until then.
 
     What was armed already is seen to by the first hook that is called, for the whole transaction; the others find
     nothing left, unless a savepoint was rolled back, or a test calls some of them only. Who dies before that, or cannot
@@ -97,13 +97,14 @@ def arm_after_commit(database: str, cluster: str, added: Added) -> None:
     """
     armed = own.armed(database, cluster)
     armed |= added.armed
+    added.armed = set()
 
     def arm() -> None:
         if added.unarmed:
             _try(lambda: _arm(database, cluster, added))
-        if armed:
-            mine = list(armed)
+        if mine := [*armed, *added.armed]:
             armed.clear()
+            added.armed.clear()
             _try(lambda: _see_to(database, cluster, mine))
 
     transaction.on_commit(arm, using=database, robust=True)
