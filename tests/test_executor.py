@@ -18,6 +18,7 @@ from django_manta.ledger import Ledger, Settlement, Written, fsck, written
 from django_manta.logs import RunFilter
 from django_manta.models import Run, Worker
 from django_manta.signals import attempt_finished, run_settled
+from django_manta.states import Outcome
 from django_manta.testing import run_all
 from django_manta.worker import caretaker
 from tests.app import tasks
@@ -602,6 +603,17 @@ def test_a_transaction_that_a_task_leaves_open_swallows_nothing() -> None:
         result.refresh()
         assert result.state == State.SUCCESSFUL
     assert Ledgerline.objects.count() == 3
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_success_in_writing_is_taken_back_if_a_transaction_was_left_open() -> None:
+    tasks.leave_a_transaction_open.enqueue()
+    [claim] = default_task_backend.ledger.claim("worker", ["default"], 1)  # type: ignore[attr-defined]
+    settlement = execute(claim, executor="host:1", in_writing=True).settlement
+    connections.close_all()
+    assert isinstance(settlement, Settlement)
+    assert settlement.outcome is Outcome.FAILED
+    assert "left a transaction open on default" in settlement.reason
 
 
 @pytest.mark.django_db
