@@ -9,7 +9,7 @@ import pytest
 from django.tasks.signals import task_finished
 
 from django_manta import Group, Later, State, TaskResult, gather
-from django_manta.ledger import Ledger, Settled
+from django_manta.ledger import Ledger, Settled, settling
 from django_manta.models import Run
 from django_manta.states import BAD_ENDS, Outcome
 from django_manta.testing import TooManyRuns, run_all
@@ -261,7 +261,7 @@ def test_who_dies_after_settling_a_cancelled_run_leaves_no_child_behind(monkeypa
     result, child = same.enqueue(1), same.using(queue_name="slow").enqueue(2)
     [claim] = ledger.claim("worker", ["default"], 1)
     ledger.cancel([claim.id])
-    monkeypatch.setattr(Ledger, "_spread", lambda self, done: Settled(done.moved))
+    monkeypatch.setattr(settling, "_spread", lambda ledger, done: Settled(done.moved))
     delegated = settlement(claim, outcome=Outcome.DELEGATED, next_state=State.WAITING, delegate=dumps(child.id))
     ledger.settle([delegated])
     assert states(result, child) == [State.CANCELLED] * 2

@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from django.db import DEFAULT_DB_ALIAS, DatabaseError, IntegrityError, connection, transaction
+from django.db import DEFAULT_DB_ALIAS, DatabaseError, IntegrityError, connection, connections, transaction
 from django.db.transaction import TransactionManagementError
 from django.dispatch import receiver
 from django.tasks.signals import task_enqueued
@@ -144,27 +144,23 @@ def test_after_an_error_that_spoils_the_transaction_an_enqueue_is_refused() -> N
         Ledgerline.objects.create(pk=1, label="once")
         same.enqueue(2)
         with pytest.raises(IntegrityError):
-            Ledgerline.objects.create(pk=1, label="twice", force_insert=True)
+            Ledgerline.objects.create(pk=1, label="twice")
         with pytest.raises(TransactionManagementError):
             same.enqueue(3)
     assert not Run.objects.exists()
 
 
-def test_a_block_that_nobody_left_properly_swallows_nothing() -> None:
+@pytest.mark.parametrize("is_inside", [True, False], ids=["inside another", "alone"])
+def test_a_block_that_nobody_left_properly_swallows_nothing(is_inside: bool) -> None:
     """An interrupt may come at any moment."""
-    with workflow("import"):
-        together._open[connection] = left = together.Together(DEFAULT_DB_ALIAS)
-        with connection.execute_wrapper(left):
-            same.enqueue(1)
-            left.insert()
+    mine = connections[DEFAULT_DB_ALIAS]
+    with workflow("outer") if is_inside else transaction.atomic():
+        same.enqueue(1)
+        together._open[mine] = together.Together(DEFAULT_DB_ALIAS)
         same.enqueue(2)
-        together._open[connection] = left
+    assert mine not in together._open
     assert Run.objects.count() == 2
-    together._open[connection] = left
-    with transaction.atomic():
-        same.enqueue(3)
-        assert connection not in together._open
-    assert Run.objects.count() == 3
+    run_all()
 
 
 def test_an_error_in_the_block_leaves_nothing_noted() -> None:

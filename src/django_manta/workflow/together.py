@@ -170,7 +170,7 @@ def opened(database: str) -> Iterator[None]:
                 mine.insert()
     finally:
         if outer is None:
-            del _open[connection]
+            _open.pop(connection, None)
         else:
             _open[connection] = outer
 
