@@ -182,12 +182,12 @@ _PRIORITY = Claimed._fields.index("priority")
 _DEADLINE_AND_ID = itemgetter(Claimed._fields.index("deadline"), 0)
 
 #: ``Claimed._make`` for as many values as there are fields, which is not looked at again.
-_make_claimed: Callable[[tuple[Any, ...]], Claimed] = partial(tuple.__new__, Claimed)
+make_claimed: Callable[[tuple[Any, ...]], Claimed] = partial(tuple.__new__, Claimed)
 
 
 def _claimed_as_kept(row: Row) -> Claimed:
     """Of a row that a worker's own connection has read (direct.py): nothing has to be made of it but the id."""
-    return _make_claimed((read_id(row[0]), *row[1:_VALUES], (), _values(row[_VALUES]) if row[_VALUES] else {}, 0))
+    return make_claimed((read_id(row[0]), *row[1:_VALUES], (), _values(row[_VALUES]) if row[_VALUES] else {}, 0))
 
 
 def _values(given: list[tuple[str, str, str]]) -> dict[str, Value]:

@@ -11,15 +11,15 @@ import pickle
 import resource
 import struct
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
-from functools import partial
 from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
 from django_manta.ids import read_id
 from django_manta.ledger import Claimed, Settleable, Written, written
+from django_manta.ledger.rows import make_claimed
 from django_manta.states import WAITING_OUTCOMES, Outcome, State
 
 _HEADER = struct.Struct("!BI")
@@ -65,10 +65,10 @@ def orders(claims: Sequence[Claimed]) -> bytes:
 def read_orders(packed: bytes) -> list[Claimed]:
     ids, plain, pickled = marshal.loads(packed)
     if not pickled:
-        return [_claimed((read_id(run_id), *values, *_NO_MORE)) for run_id, values in zip(ids, plain, strict=True)]
+        return [make_claimed((read_id(run_id), *values, *_NO_MORE)) for run_id, values in zip(ids, plain, strict=True)]
     more = pickle.loads(pickled)
     return [
-        _claimed((read_id(run_id), *values, *more.get(values[0], _NO_MORE)))
+        make_claimed((read_id(run_id), *values, *more.get(values[0], _NO_MORE)))
         for run_id, values in zip(ids, plain, strict=True)
     ]
 
@@ -77,9 +77,6 @@ def read_orders(packed: bytes) -> list[Claimed]:
 _HISTORY = Claimed._fields.index("history")
 assert Claimed._fields[_HISTORY:] == ("history", "values", "laters")
 _NO_MORE: tuple[Any, ...] = ((), MappingProxyType({}), 0)
-
-#: Claimed._make() does not trust us to have counted.
-_claimed: Callable[[tuple[Any, ...]], Claimed] = partial(tuple.__new__, Claimed)
 
 
 #: How an execution ended, on its way to the worker: its token, whether the run's row says so already, and the most
