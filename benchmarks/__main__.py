@@ -24,7 +24,7 @@ MEASUREMENTS = (
 
 #: Measured when they are asked for by name, because they take minutes, or need what not everybody has installed; and
 #: their modules.
-OPTIONAL = {"budget": "budget", "ray": "on_ray", "xmin": "xmin", "steady": "steady"}
+OPTIONAL = {"budget": "budget", "first": "first", "ray": "on_ray", "xmin": "xmin", "steady": "steady"}
 
 DESCRIPTION = """\
 Measure django-manta against the plain limits of the same machine, in the same run, taking turns.
@@ -48,6 +48,7 @@ measurements:
   workflows   a hop of a chain against a pickup, a map and its join against a drain, an edge to what is running
   dependents  the transactions that tell 100,000 runs how the one ended that they wait for
   budget      only when asked for: what each step of a short run costs
+  first       only when asked for: the first 1,000 of 1,000,000, against 1,000 alone, at once and after as long a stop
   ray         only when asked for: a worker with the runner `ray` against plain Ray tasks
   xmin        only when asked for: a drain while a transaction stays open, against the same without
   steady      only when asked for: 15 minutes of a constant inflow beside 10,000,000 finished runs that are kept"""
@@ -76,7 +77,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
         type=positive,
         metavar="N",
         help="rows of `settle` and `drain` (20,000; quick: 5,000) and of the largest `backlog`"
-        " (1,000,000; quick: 100,000), or those that `steady` keeps (10,000,000; quick: 500,000)",
+        " and of `first` (1,000,000; quick: 100,000), or those that `steady` keeps (10,000,000; quick: 500,000)",
     )
     parser.add_argument("--strict", action="store_true", help="exit with 1 if a target is missed")
     return parser.parse_args(argv)

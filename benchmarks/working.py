@@ -88,6 +88,19 @@ class Command:
                 raise Trouble(f"Not within {LIMIT_SECONDS:g} s: {what}.")
             time.sleep(every)
 
+    @contextmanager
+    def still(self) -> Iterator[None]:
+        """None of its processes does anything during the block (SIGSTOP); they go on after it."""
+        stopped = self.members()
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in stopped:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+
     def end(self) -> None:
         """Ask it to leave; end by their ids whatever of its group is still there after a while."""
         if self.process.poll() is None:
