@@ -101,6 +101,11 @@ class WorkerProcess:
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )
+        if nice:
+            # Linux shares the processors out among sessions first, and this is one of its own: how nice a process is
+            # counts within its session only.
+            with suppress(OSError):
+                Path(f"/proc/{self.pid}/autogroup").write_text(str(nice))
 
     @property
     def pid(self) -> int:

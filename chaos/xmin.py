@@ -45,8 +45,8 @@ BACKLOG, FEED = 40_000, 2_000
 #: falls short of them.
 SHORT = 1_000
 
-#: A third of the weight of others, to whoever shares the processors out.
-NICE = 5
+#: A tenth of the weight of others, to whoever shares the processors out.
+NICE = 10
 
 #: What is left of the calm rate, at least.
 PROMISED = 0.5
