@@ -35,6 +35,11 @@ def inserts(captured: CaptureQueriesContext) -> int:
     return sum("INSERT INTO manta_run" in query["sql"] for query in captured.captured_queries)
 
 
+def apart_from_rings(captured: CaptureQueriesContext) -> int:
+    """How many statements there were; whether the doorbell rings depends on how long ago it did."""
+    return sum("pg_notify" not in query["sql"] for query in captured.captured_queries)
+
+
 def test_a_graph_is_inserted_by_one_statement() -> None:
     with CaptureQueriesContext(connection) as few, workflow("few"):
         chain(2)
@@ -43,7 +48,7 @@ def test_a_graph_is_inserted_by_one_statement() -> None:
         joined = total.enqueue(same.map(range(100)))
         same.using(after=[joined]).enqueue()
     assert inserts(few) == inserts(many) == 1
-    assert len(many) == len(few)
+    assert apart_from_rings(few) == apart_from_rings(many)
     run_all(max_runs=200)
     steps[-1].refresh()
     joined.refresh()
