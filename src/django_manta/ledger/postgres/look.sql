@@ -4,7 +4,15 @@ SELECT
     EXISTS (
         SELECT FROM unnest(%(queues)s::text[]) AS listed (queue)
         WHERE
-            EXISTS (SELECT FROM manta_run AS run WHERE run.state = 'READY' AND run.queue = listed.queue)
+            -- The first in line, for there it is found by one step into the index. Whether there is any the planner may
+            -- choose to find out from all of them: a plan may be older than the backlog.
+            (
+                SELECT true
+                FROM manta_run AS run
+                WHERE run.state = 'READY' AND run.queue = listed.queue
+                ORDER BY run.priority DESC, run.deadline, run.id
+                LIMIT 1
+            )
             AND NOT EXISTS (
                 SELECT FROM manta_queue AS queue
                 WHERE queue.name = listed.queue AND queue.paused_at IS NOT NULL

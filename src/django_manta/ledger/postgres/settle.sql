@@ -4,15 +4,19 @@
 -- partial index of running rows and its dead entries). Rows that somebody holds are passed over,
 -- for the caller to try again: a settlement waits for nobody and deadlocks with nobody. Texts that are
 -- empty, as most are, do not travel; nor does what is the same for all that went well.
+--
+-- A row is moved by its place, where it was found and locked a moment ago: by its key, a plan that was made for an empty
+-- table would look for it from end to end. Whose row somebody moved in that moment is not at that place in what this
+-- statement sees: nothing is written then, and the caller tries again.
 WITH held AS MATERIALIZED (
     SELECT
-        run.id,
+        run.place,
         run.worker,
         run.attempts,
         run.state = 'CANCELLING' AND COALESCE(incoming.outcome, 'SUCCESSFUL') <> 'SUCCESSFUL' AS cancelled,
         COALESCE(incoming.outcome, 'SUCCESSFUL') AS outcome,
         COALESCE(incoming.next_state, 'SUCCESSFUL') AS next_state,
-        COALESCE(incoming.refused, false) AS refused,
+        incoming.refused,
         COALESCE(incoming.suspect, false) AS suspect,
         incoming.token,
         incoming.delay,
@@ -51,7 +55,7 @@ WITH held AS MATERIALIZED (
     )
     CROSS JOIN LATERAL (
         SELECT
-            run.id,
+            run.ctid AS place,
             run.worker,
             run.attempts,
             run.state
@@ -75,43 +79,6 @@ WITH held AS MATERIALIZED (
             )
         FOR NO KEY UPDATE SKIP LOCKED
     ) AS run
-    -- Always true, and says to the planner that few are held: it then moves each by its primary key,
-    -- where it would otherwise read the whole table for a batch.
-    WHERE run.id = incoming.run_id
-),
-written AS (
-    INSERT INTO manta_attempt (
-        token,
-        run_id,
-        number,
-        outcome,
-        worker,
-        executor,
-        started_at,
-        finished_at,
-        error_class,
-        error_message,
-        traceback,
-        output,
-        log_ref,
-        peak_memory
-    )
-    SELECT
-        held.token,
-        held.id,
-        held.attempts,
-        held.outcome,
-        held.worker,
-        COALESCE(held.executor, ''),
-        statement_timestamp() - make_interval(secs => held.duration),
-        statement_timestamp(),
-        COALESCE(held.error_class, ''),
-        COALESCE(held.error_message, ''),
-        COALESCE(held.traceback, ''),
-        COALESCE(held.output, ''),
-        COALESCE(held.log_ref, ''),
-        held.peak_memory
-    FROM held
 ),
 moved AS (
     UPDATE manta_run AS run
@@ -153,27 +120,69 @@ moved AS (
         -- A cancelled run keeps the reason that the cancel gave.
         reason = CASE WHEN held.cancelled THEN run.reason ELSE COALESCE(held.reason, '') END
     FROM held
-    WHERE run.id = held.id
+    WHERE run.ctid = held.place
     RETURNING
         run.id,
-        held.token,
         run.state,
-        run.dependents
+        run.dependents AND run.state IN ('SUCCESSFUL', 'FAILED', 'CANCELLED', 'LOST', 'EXPIRED', 'QUARANTINED', 'UPSTREAM_FAILED') AS herald,
+        held.token,
+        held.attempts,
+        held.worker,
+        held.outcome,
+        held.duration,
+        held.executor,
+        held.error_class,
+        held.error_message,
+        held.traceback,
+        held.output,
+        held.log_ref,
+        held.peak_memory
+),
+written AS (
+    INSERT INTO manta_attempt (
+        token,
+        run_id,
+        number,
+        outcome,
+        worker,
+        executor,
+        started_at,
+        finished_at,
+        error_class,
+        error_message,
+        traceback,
+        output,
+        log_ref,
+        peak_memory
+    )
+    SELECT
+        moved.token,
+        moved.id,
+        moved.attempts,
+        moved.outcome,
+        moved.worker,
+        COALESCE(moved.executor, ''),
+        statement_timestamp() - make_interval(secs => moved.duration),
+        statement_timestamp(),
+        COALESCE(moved.error_class, ''),
+        COALESCE(moved.error_message, ''),
+        COALESCE(moved.traceback, ''),
+        COALESCE(moved.output, ''),
+        COALESCE(moved.log_ref, ''),
+        moved.peak_memory
+    FROM moved
 ),
 heralds AS (
     -- Whoever waits for one of them is told next; if whoever should tell dies first, somebody else does. Quietly: those
     -- who wait for a good end are told in the same transaction (tell_own.sql).
     INSERT INTO manta_herald (run_id)
     SELECT moved.id FROM moved
-    WHERE
-        moved.dependents
-        AND moved.state IN ('SUCCESSFUL', 'FAILED', 'CANCELLED', 'LOST', 'EXPIRED', 'QUARANTINED', 'UPSTREAM_FAILED')
-        AND NOT (%(quietly)s::boolean AND moved.state = 'SUCCESSFUL')
+    WHERE moved.herald AND NOT (%(quietly)s::boolean AND moved.state = 'SUCCESSFUL')
     ON CONFLICT DO NOTHING
 )
 SELECT
     moved.token,
     moved.state,
-    moved.dependents AND moved.state IN ('SUCCESSFUL', 'FAILED', 'CANCELLED', 'LOST', 'EXPIRED', 'QUARANTINED', 'UPSTREAM_FAILED'),
+    moved.herald,
     moved.id
 FROM moved
