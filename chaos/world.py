@@ -104,8 +104,7 @@ class WorkerProcess:
         if nice:
             # Linux shares the processors out among sessions first, and this is one of its own: how nice a process is
             # counts within its session only.
-            with suppress(OSError):
-                Path(f"/proc/{self.pid}/autogroup").write_text(str(nice))
+            _give_way(Path(f"/proc/{self.pid}/autogroup"), nice)
 
     @property
     def pid(self) -> int:
@@ -150,6 +149,17 @@ class WorkerProcess:
                 continue
             count += int(group) == self.pid and state not in "ZX"
         return count
+
+
+def _give_way(group: Path, nice: int) -> None:
+    while group.exists():
+        try:
+            group.write_text(str(nice))
+        except BlockingIOError:
+            # Who is not root may say so ten times a second.
+            time.sleep(0.1)
+        else:
+            return
 
 
 @contextmanager

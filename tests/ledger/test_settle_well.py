@@ -1,13 +1,14 @@
 """What went well has a statement of its own: it must leave what the statement for everything leaves."""
 
 import threading
+from collections.abc import Callable
 from datetime import timedelta
 from json import loads
 from typing import Any
 
 import pytest
 
-from django_manta.ledger import Claimed, Ledger, Settled, Written, own_session, rows, session
+from django_manta.ledger import Claimed, Ledger, Settleable, Settled, Settlement, Written, own_session, rows, session
 from django_manta.states import Outcome, State
 from tests.ledger import given
 from tests.ledger.given import claimed, dependent, lose, settlement, sql, state_of, the
@@ -99,9 +100,22 @@ def test_a_row_that_somebody_holds_is_busy_and_its_neighbours_are_not(ledger: Le
     assert ledger.settle([told(held)], "worker") == Settled({held.token: State.SUCCESSFUL})
 
 
+def failed(claim: Claimed) -> Settlement:
+    return settlement(claim, outcome=Outcome.FAILED, next_state=State.FAILED)
+
+
 @pytest.mark.postgres
+@pytest.mark.parametrize(
+    ("ended", "state", "end"),
+    [(told, State.SUCCESSFUL, State.SUCCESSFUL), (failed, State.FAILED, State.CANCELLED)],
+)
 def test_what_moves_while_it_looks_is_settled_the_next_time(
-    ledger: Ledger, other_ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+    ledger: Ledger,
+    other_ledger: Ledger,
+    monkeypatch: pytest.MonkeyPatch,
+    ended: Callable[[Claimed], Settleable],
+    state: State,
+    end: State,
 ) -> None:
     """The row is no longer where this statement could see it. No attempt may be written for a run that stays."""
     words = session.statement
@@ -116,14 +130,18 @@ def test_what_moves_while_it_looks_is_settled_the_next_time(
     own = own_session()
 
     def settle() -> None:
-        found.append(Ledger(own).settle([told(one), told(moving)], "worker"))
+        found.append(Ledger(own).settle([ended(one), ended(moving)], "worker"))
 
     sql(other_ledger, "SELECT pg_advisory_lock(%s)", [LOCK])
     monkeypatch.setattr(session, "statement", slowly)
     settling = threading.Thread(target=settle)
     settling.start()
     try:
-        waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = %s AND NOT granted"
+        # Of this database: others test beside us.
+        waiting = (
+            "SELECT count(*) FROM pg_locks JOIN pg_database AS here ON here.oid = pg_locks.database"
+            " WHERE datname = current_database() AND locktype = 'advisory' AND objid = %s AND NOT granted"
+        )
         while sql(other_ledger, waiting, [LOCK]) != [(1,)]:
             assert settling.is_alive()
         other_ledger.cancel([moving.id], reason="Nobody wants it.")
@@ -132,10 +150,10 @@ def test_what_moves_while_it_looks_is_settled_the_next_time(
         settling.join()
         own.close()
     monkeypatch.undo()
-    assert found == [Settled({one.token: State.SUCCESSFUL}, busy=frozenset({moving.token}))]
+    assert found == [Settled({one.token: state}, busy=frozenset({moving.token}))]
     assert (state_of(ledger, moving.id), the(ledger, moving.id).history) == (State.CANCELLING, ())
-    assert ledger.settle([told(moving)], "worker") == Settled({moving.token: State.SUCCESSFUL})
-    assert [attempt.outcome for attempt in the(ledger, moving.id).history] == [Outcome.SUCCESSFUL]
+    assert ledger.settle([ended(moving)], "worker") == Settled({moving.token: end})
+    assert [attempt.outcome for attempt in the(ledger, moving.id).history] == [Outcome(state)]
 
 
 @pytest.mark.postgres

@@ -103,7 +103,19 @@ RETURNING
                 WHERE edge.run_id = run.id AND edge.role = 'value'
                 LIMIT 3
             ) AS few
-            JOIN manta_run AS source ON source.id = few.on_id
-            WHERE source.state = 'SUCCESSFUL' AND source.delegate IS NULL AND octet_length(source.result) <= 8192
+            -- One by one: a plan that was made for an empty table joins by reading all of it.
+            CROSS JOIN LATERAL (
+                SELECT
+                    run.id,
+                    run.result,
+                    run.result_signature
+                FROM manta_run AS run
+                WHERE
+                    run.id = few.on_id
+                    AND run.state = 'SUCCESSFUL'
+                    AND run.delegate IS NULL
+                    AND octet_length(run.result) <= 8192
+                LIMIT 1
+            ) AS source
         )
     END

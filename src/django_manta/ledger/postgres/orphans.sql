@@ -22,8 +22,8 @@ WHERE
         %(runner)s::text IS NULL
         OR %(runner)s::text = CASE WHEN worker.runner IN ('ray', 'ray_job') THEN worker.runner ELSE '' END
     )
--- As they stand in the index of what is owned: by their ids alone, a plan that was made for an empty table would read all
--- runs that there are.
+-- By worker first, as in the index of what is owned: by their ids alone, a plan that was made for an empty table would
+-- read all runs that there are.
 ORDER BY
     run.worker,
     run.id

@@ -56,6 +56,7 @@ WITH held AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT
             run.ctid AS place,
+            run.id,
             run.worker,
             run.attempts,
             run.state
@@ -79,6 +80,9 @@ WITH held AS MATERIALIZED (
             )
         FOR NO KEY UPDATE SKIP LOCKED
     ) AS run
+    -- Always true, and says to the planner that few are held: otherwise it would rather read a small table from end to
+    -- end than go to so many places.
+    WHERE run.id = incoming.run_id
 ),
 moved AS (
     UPDATE manta_run AS run
@@ -124,7 +128,7 @@ moved AS (
     RETURNING
         run.id,
         run.state,
-        run.dependents AND run.state IN ('SUCCESSFUL', 'FAILED', 'CANCELLED', 'LOST', 'EXPIRED', 'QUARANTINED', 'UPSTREAM_FAILED') AS herald,
+        run.dependents AND run.finished_at IS NOT NULL AS herald,
         held.token,
         held.attempts,
         held.worker,

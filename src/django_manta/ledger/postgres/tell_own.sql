@@ -36,6 +36,7 @@ free AS MATERIALIZED (
     WHERE
         -- An array, not a join: misjudging how many there are, the planner would read the whole table.
         dependent.id = ANY(ARRAY(SELECT news.run_id FROM news))
+        AND gate.run_id = ANY(ARRAY(SELECT news.run_id FROM news))
         AND dependent.state = 'WAITING'
         AND dependent.delegate IS NULL
         AND gate.armed

@@ -22,6 +22,8 @@ WHERE
         %(runner)s IS NULL
         OR %(runner)s = CASE WHEN worker.runner IN ('ray', 'ray_job') THEN worker.runner ELSE '' END
     )
--- The sign keeps SQLite from walking the whole table in this order instead of the owned runs' index.
-ORDER BY +run.id
+-- By worker first, as in the index of what is owned: by their ids alone, SQLite would walk the whole table.
+ORDER BY
+    run.worker,
+    run.id
 LIMIT %(limit)s
