@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks.measure import percentile
 
-# As in worker/dispatch.py, settling.py, loop.py and afar.py, ringing.py, runners/processes.py; a test compares them.
+# As in worker/dispatch.py, settling.py, lookout.py and afar.py, ringing.py, runners/processes.py; a test compares them.
 WINDOW_SECONDS, WINDOW_RUNS, SLOW_SECONDS, FETCH_SECONDS = 0.03, 1024, 0.05, 0.015
 FIRST_RUNS, GROWTH, NAP_RUNS, NAP_SECONDS = 64, 1.5, 16, 0.001
 HELPING_RUNS, HELPING_LEFT, HELPING_SMALL, HELPING_SECONDS = 1_000, 20, 256, 0.25

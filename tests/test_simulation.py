@@ -15,7 +15,7 @@ from benchmarks.simulation import Clock, Cores, Plan, Serial, predict
 from django_manta import conf, ringing
 from django_manta.execution.runners import processes
 from django_manta.execution.runners.ray import foreman
-from django_manta.worker import afar, dispatch, loop, settling
+from django_manta.worker import afar, dispatch, lookout, settling
 
 
 def costs(**given: Any) -> dict[str, Any]:
@@ -171,7 +171,7 @@ def test_it_has_the_habits_of_the_real_parts() -> None:
             *("HELPING_RUNS", "HELPING_LEFT", "HELPING_SMALL", "HELPING_SECONDS"),
         ),
         settling: ("LINGER_SECONDS", "BUSY_LINGER_SECONDS", "WORTHWHILE", "BATCH", "MANY", "BATCHES"),
-        loop: ("LOOK_SECONDS",),
+        lookout: ("LOOK_SECONDS",),
         ringing: ("DEBOUNCE_SECONDS",),
         processes: ("NAP_RUNS", "NAP_SECONDS"),
         foreman: ("CHUNK_SECONDS", "CHUNK_RUNS"),

@@ -13,8 +13,9 @@ from django_manta.execution.runners.flights import Flight
 from django_manta.execution.runners.processes import Child, Pool
 from django_manta.ids import new_run_id
 from django_manta.ledger import Claimed
-from django_manta.ledger.marks import Marks
 from django_manta.moments import to_microseconds
+from django_manta.worker.claimer import Claimer
+from django_manta.worker.contact import Contact
 from django_manta.worker.dispatch import (
     CLAIM_LIMIT,
     FETCH_SECONDS,
@@ -29,8 +30,12 @@ from django_manta.worker.dispatch import (
     Dispatcher,
     Tier,
 )
+from django_manta.worker.hands import Hands
+from django_manta.worker.lookout import Lookout
 from django_manta.worker.loop import Worker
+from django_manta.worker.prospects import Prospects
 from django_manta.worker.settling import Settler
+from django_manta.worker.stopping import Stopping
 
 NOW = 1000.0
 QUEUES = ["default", "io"]
@@ -541,22 +546,17 @@ def test_a_worker_that_finds_no_room_stays_cautious() -> None:
         asked.append(limit)
         return [flight("quick", suspect=True).claim for _ in range(min(limit, 2))]
 
+    runner = cast(
+        "Any",
+        SimpleNamespace(appetite=dispatcher.appetite, take_on=dispatcher.take_on, dispatch=dispatcher.dispatch),
+    )
+    given: Any = SimpleNamespace(names=QUEUES), Prospects()
+    ledger = cast("Any", SimpleNamespace(claim=claim))
+    hands = Hands(cast("Any", None), ledger, *given, Stopping(1.0), None)
+    hands.id, hands.settler, hands.runner = "worker", Settler("worker"), runner
     worker = cast("Any", Worker.__new__(Worker))
-    worker.__dict__ |= {
-        "runner": SimpleNamespace(
-            appetite=dispatcher.appetite, take_on=dispatcher.take_on, dispatch=dispatcher.dispatch
-        ),
-        "given": SimpleNamespace(max_runs=None),
-        "settler": Settler("worker"),
-        "id": "worker",
-        "executed": 0,
-        "_ledger": SimpleNamespace(claim=claim),
-        "_queues": QUEUES,
-        "_in_flight": {},
-        "_marks": Marks(),
-        "_look_again_at": None,
-        "_traits": lambda claim: (None, False),
-    }
+    worker.hands = hands
+    worker.claimer = Claimer(ledger, hands, runner, *given, Lookout(), Contact())
     dispatcher.cautious = True
     for _ in range(3):
         worker._claim(NOW)

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from django_manta.ringing import CANCEL, DEBOUNCE_SECONDS, UNKNOWN
+from django_manta.worker.ear import Ear
 from django_manta.worker.given import WorkerOptions
-from django_manta.worker.loop import LOOK_SECONDS, PUT_OFF_SECONDS, Worker
+from django_manta.worker.lookout import PUT_OFF_SECONDS
+from django_manta.worker.loop import Worker
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -40,12 +42,17 @@ class Watched(Worker):
 
     def __init__(self) -> None:
         super().__init__(WorkerOptions())
-        self.bell = Bell()  # type: ignore[assignment]
+        self.bell = Bell()
+        self.ear = Ear(self.bell, self.selector)
         self.looks: list[float] = []
 
     def _look(self, now: float) -> None:
         self.looks.append(round(now - self.began, 3))
-        self._look_at = self._look_by = now + LOOK_SECONDS
+        self.lookout.looked(now)
+
+    def look_if_due(self, now: float, *, busy: bool) -> None:
+        if self.lookout.is_due(now, busy=busy):
+            self._look(now)
 
     def live(self, *, until: float, rings: dict[float, str] | None = None, busy: bool = True) -> list[float]:
         """From now on, a step every 5 ms. When it looked."""
@@ -53,10 +60,9 @@ class Watched(Worker):
         for step in range(int(until * 200) + 1):
             now = self.began + step / 200
             for moment in [moment for moment in waiting if moment <= step / 200]:
-                self.bell.words.append(waiting.pop(moment))  # type: ignore[attr-defined]
+                self.bell.words.append(waiting.pop(moment))
             self._hear_the_bell(now)
-            self._more = busy
-            self._look_if_due(now)
+            self.look_if_due(now, busy=busy)
         return self.looks
 
     began = 1_000.0
@@ -94,7 +100,7 @@ def test_a_cancel_does_not_wait_nor_one_that_was_left_out_because_another_was_ru
 
 
 def test_what_is_due_does_not_wait(worker: Watched) -> None:
-    worker._due_at = worker.began + 0.15
+    worker.lookout.falls_due(worker.began + 0.15)
     assert worker.live(until=0.16, rings={0.1: "default"})[0] == 0.15
 
 
@@ -134,6 +140,5 @@ def test_who_was_stopped_and_has_nothing_to_do_looks_at_once(worker: Watched) ->
 
 def test_a_look_is_put_off_but_once_however_slow_the_database_is(worker: Watched) -> None:
     for seconds in (60.0, 62.0, 64.0):
-        worker._more = True
-        worker._look_if_due(worker.began + seconds)
+        worker.look_if_due(worker.began + seconds, busy=True)
     assert worker.looks == [62.0]

@@ -48,6 +48,10 @@ FEW = 20
 LOCKED_SECONDS = 0.02
 
 
+#: An execution, what became of it, and the state that its run reached; None where it was no longer ours.
+type Moved = tuple[Claimed, Settleable, State | None]
+
+
 class Waiting(NamedTuple):
     claim: Claimed
     settlement: Settleable
@@ -142,7 +146,7 @@ class Settler:
 
     def flush(
         self, ledger: Ledger, now: float, claim: Callable[[list[Settleable]], Settled | None] | None = None
-    ) -> list[tuple[Claimed, Settleable, State | None]]:
+    ) -> list[Moved]:
         """
         Settle what is due. What moved, with its state; None where it was no longer ours.
 
@@ -215,12 +219,12 @@ class Settler:
             self._scribe = None
         return self._scribe is not None
 
-    def collect(self, now: float) -> list[tuple[Claimed, Settleable, State | None]]:
+    def collect(self, now: float) -> list[Moved]:
         """What the scribe has settled since, as of flush(). If it could not, all of it is waiting again."""
         if self._trouble is not None:
             trouble, self._trouble = self._trouble, None
             raise trouble
-        moved: list[tuple[Claimed, Settleable, State | None]] = []
+        moved: list[Moved] = []
         while self._scribe is not None and self._under_way:
             try:
                 settled = self._scribe.collect()
@@ -243,9 +247,7 @@ class Settler:
             moved += self._conclude(self._under_way.popleft(), settled, now)
         return moved
 
-    def _conclude(
-        self, batch: list[Waiting], settled: Settled, now: float
-    ) -> list[tuple[Claimed, Settleable, State | None]]:
+    def _conclude(self, batch: list[Waiting], settled: Settled, now: float) -> list[Moved]:
         self.ready |= settled.ready
         self.ended += settled.ended
         reached = settled.moved.get
