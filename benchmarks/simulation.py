@@ -22,7 +22,8 @@ from benchmarks.measure import percentile
 # As in worker/dispatch.py, settling.py, lookout.py and afar.py, ringing.py, runners/processes.py; a test compares them.
 WINDOW_SECONDS, WINDOW_RUNS, SLOW_SECONDS, FETCH_SECONDS = 0.03, 1024, 0.05, 0.015
 FIRST_RUNS, GROWTH, NAP_RUNS, NAP_SECONDS = 64, 1.5, 16, 0.001
-HELPING_RUNS, HELPING_LEFT, HELPING_SMALL, HELPING_SECONDS = 1_000, 20, 256, 0.25
+HELPING_RUNS, HELPING_SMALL, HELPING_SECONDS = 1_000, 256, 0.25
+HELPING_LEFT, HELPING_LEFT_SECONDS = 20, 0.01
 LINGER_SECONDS, BUSY_LINGER_SECONDS, WORTHWHILE, BATCH, MANY, BATCHES = 0.002, 0.02, 100, 1_000, 50, 2
 CLAIM_LIMIT, LOOK_SECONDS, DEBOUNCE_SECONDS = 1_000, 1.0, 0.02
 RAY_WINDOW_SECONDS, HANDFUL_SECONDS, CHUNK_SECONDS, CHUNK_RUNS = 0.25, 0.15, 0.15, 200
@@ -384,6 +385,7 @@ class Children(Executors):
         #: How many of the present backlog were settled, and since when there has been more than the first helping.
         self._settled = 0
         self._limited_since: float | None = None
+        self._left_since: float | None = None
         #: How many there was room for when a claim was last thought of.
         self.asked = 0
         #: Ends that the worker has not looked at yet: it naps while there are many to come.
@@ -401,11 +403,18 @@ class Children(Executors):
     def _limited(self, room: int) -> int:
         in_hand, now = self.worker.in_hand, self.world.clock.now
         left = max(0, HELPING_RUNS - self._settled - in_hand)
-        if self._settled >= HELPING_RUNS - HELPING_LEFT or left >= room or in_hand + room <= HELPING_SMALL:
+        if self._settled >= HELPING_RUNS or left >= room or in_hand + room <= HELPING_SMALL:
             return room
         if self._limited_since is None:
             self._limited_since = now
-        return room if now >= self._limited_since + HELPING_SECONDS else left
+        if self._left_since is None and self._settled >= HELPING_RUNS - HELPING_LEFT:
+            self._left_since = now
+        return room if now >= self.helped_at() else left
+
+    def helped_at(self) -> float:
+        """When the first helping is not waited for any more."""
+        limits = (self._limited_since, HELPING_SECONDS), (self._left_since, HELPING_LEFT_SECONDS)
+        return min((since + seconds for since, seconds in limits if since is not None), default=0.0)
 
     def settled(self, count: int) -> None:
         self._settled += count
@@ -427,7 +436,7 @@ class Children(Executors):
             is_filled = 2 * len(given) >= asked
             self.most = min(WINDOW_RUNS, int(GROWTH * self.most)) if is_filled else FIRST_RUNS
             if not is_filled:
-                self._settled, self._limited_since = -self.worker.in_hand, None
+                self._settled, self._limited_since, self._left_since = -self.worker.in_hand, None, None
         self.backlog.extend(given)
         self._dispatch()
 

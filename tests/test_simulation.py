@@ -168,7 +168,7 @@ def test_it_has_the_habits_of_the_real_parts() -> None:
     for module, names in {
         dispatch: (
             *("WINDOW_SECONDS", "WINDOW_RUNS", "FIRST_RUNS", "GROWTH", "CLAIM_LIMIT", "SLOW_SECONDS"),
-            *("HELPING_RUNS", "HELPING_LEFT", "HELPING_SMALL", "HELPING_SECONDS"),
+            *("HELPING_RUNS", "HELPING_SMALL", "HELPING_SECONDS", "HELPING_LEFT", "HELPING_LEFT_SECONDS"),
         ),
         settling: ("LINGER_SECONDS", "BUSY_LINGER_SECONDS", "WORTHWHILE", "BATCH", "MANY", "BATCHES"),
         lookout: ("LOOK_SECONDS",),

@@ -21,6 +21,7 @@ from django_manta.worker.dispatch import (
     FETCH_SECONDS,
     FIRST_RUNS,
     HELPING_LEFT,
+    HELPING_LEFT_SECONDS,
     HELPING_RUNS,
     HELPING_SECONDS,
     HELPING_SMALL,
@@ -164,8 +165,8 @@ def test_the_window_grows_with_what_was_measured(dispatcher: Dispatcher) -> None
     assert dispatcher.appetite(QUEUES, NOW) == [Appetite(2 * FIRST_RUNS, QUEUES)]
 
 
-def limit(dispatcher: Dispatcher) -> int:
-    [want] = dispatcher.appetite(QUEUES, NOW)
+def limit(dispatcher: Dispatcher, now: float = NOW) -> int:
+    [want] = dispatcher.appetite(QUEUES, now)
     return want.limit
 
 
@@ -332,9 +333,26 @@ def test_the_first_helping_is_settled_before_more_is_claimed(pool: Children) -> 
         hand.runs = left
         assert dispatcher.appetite(QUEUES, NOW) == []
     assert hand.runs == HELPING_LEFT + 1
-    dispatcher.settled(1)
-    hand.runs -= 1
+    dispatcher.settled(hand.runs)
+    hand.runs = 0
     assert limit(dispatcher) > HELPING_SMALL
+
+
+def test_the_last_few_of_the_first_helping_are_waited_for_a_moment_only(pool: Children) -> None:
+    """One of them may take long, and most children would have nothing to do."""
+    hand = Hand()
+    dispatcher = hand.dispatcher(pool)
+    while wanted := dispatcher.appetite(QUEUES, NOW):
+        bring(dispatcher, wanted[0].limit)
+        hand.runs += wanted[0].limit
+    hand.runs = HELPING_LEFT
+    dispatcher.settled(HELPING_RUNS - HELPING_LEFT)
+    assert dispatcher.appetite(QUEUES, NOW) == []
+    over = NOW + HELPING_LEFT_SECONDS
+    assert dispatcher.appetite(QUEUES, over - 0.001) == []
+    # And somebody wakes the worker then.
+    assert dispatcher.next_fetch(over - 0.001) == over
+    assert limit(dispatcher, over) > HELPING_SMALL
 
 
 def test_what_is_left_of_the_first_helping_is_claimed_whatever_it_is(pool: Children) -> None:
@@ -553,7 +571,8 @@ def test_a_worker_that_finds_no_room_stays_cautious() -> None:
     given: Any = SimpleNamespace(names=QUEUES), Prospects()
     ledger = cast("Any", SimpleNamespace(claim=claim))
     hands = Hands(cast("Any", None), ledger, *given, Stopping(1.0), None)
-    hands.id, hands.settler, hands.runner = "worker", Settler("worker"), runner
+    hands.begin("worker", Settler("worker"))
+    hands.runner = runner
     worker = cast("Any", Worker.__new__(Worker))
     worker.hands = hands
     worker.claimer = Claimer(ledger, hands, runner, *given, Lookout(), Contact())

@@ -30,10 +30,11 @@ GROWTH = 1.5
 CLAIM_LIMIT = 1_000
 
 #: The first helping: of a backlog so many are settled before more is claimed, because what is claimed and executed
-#: after them takes the processors that would settle them. The last HELPING_LEFT are not waited for, and the others no
-#: longer than HELPING_SECONDS: they may be long, or locked by somebody. And nobody waits where no more than
+#: after them takes the processors that would settle them. No longer than HELPING_SECONDS, and for the last HELPING_LEFT
+#: no longer than HELPING_LEFT_SECONDS: they may be long, or locked by somebody. And nobody waits where no more than
 #: HELPING_SMALL are in hand at a time: then runs take their time, and it is the children who would wait.
-HELPING_RUNS, HELPING_LEFT, HELPING_SMALL, HELPING_SECONDS = 1_000, 20, 256, 0.25
+HELPING_RUNS, HELPING_SMALL, HELPING_SECONDS = 1_000, 256, 0.25
+HELPING_LEFT, HELPING_LEFT_SECONDS = 20, 0.01
 
 #: A head that takes longer than this gives up its mates, and what waits longer for a child is given back.
 SLOW_SECONDS = 0.05
@@ -94,6 +95,8 @@ class Dispatcher:
         #: How many of the present backlog were settled, and since when there is more of it than the first helping.
         self._settled = 0
         self._limited_since: float | None = None
+        #: Since when all of that is settled but for the last few.
+        self._left_since: float | None = None
         #: The last claim brought suspects: they travel alone, so no more is claimed than can start.
         self.cautious = False
         self._horizons = [tier.horizon for tier in tiers for _ in range(tier.slots)]
@@ -109,7 +112,7 @@ class Dispatcher:
             self._most = min(WINDOW_RUNS, int(GROWTH * self._most)) if is_filled else FIRST_RUNS
             if not is_filled:
                 # What is in hand now is not of the next backlog.
-                self._settled, self._limited_since = -self._plain_in_hand(), None
+                self._settled, self._limited_since, self._left_since = -self._plain_in_hand(), None, None
         suspects = False
         for flight in flights:
             self._kinds.setdefault(flight.claim.queue, set()).add(flight.concurrent)
@@ -161,7 +164,7 @@ class Dispatcher:
 
     def _limited(self, room: int, now: float) -> int:
         """How many of those there is room for are part of the first helping, if that is not settled yet."""
-        if room <= 0 or self._settled >= HELPING_RUNS - HELPING_LEFT:
+        if room <= 0 or self._settled >= HELPING_RUNS:
             return room
         in_hand = self._plain_in_hand()
         left = max(0, HELPING_RUNS - self._settled - in_hand)
@@ -169,7 +172,14 @@ class Dispatcher:
             return room
         if self._limited_since is None:
             self._limited_since = now
-        return room if now >= self._limited_since + HELPING_SECONDS else left
+        if self._left_since is None and self._settled >= HELPING_RUNS - HELPING_LEFT:
+            self._left_since = now
+        return room if any(now >= until for until in self._limits()) else left
+
+    def _limits(self) -> list[float]:
+        """When the first helping is not waited for any more."""
+        limits = (self._limited_since, HELPING_SECONDS), (self._left_since, HELPING_LEFT_SECONDS)
+        return [since + seconds for since, seconds in limits if since is not None]
 
     def _plain_in_hand(self) -> int:
         """How many runs the worker has claimed and not settled, coroutines under way apart."""
@@ -214,8 +224,7 @@ class Dispatcher:
     def next_fetch(self, now: float) -> float | None:
         """When room is made for a run that follows one under way, or the first helping is not waited for any more."""
         times = [self._fetch_at(child) for child, horizon in self._lanes() if horizon is None]
-        if self._limited_since is not None:
-            times.append(self._limited_since + HELPING_SECONDS)
+        times += self._limits()
         return min((due for due in times if due is not None and due > now), default=None)
 
     def _window(self) -> int:
