@@ -50,10 +50,6 @@ class Watched(Worker):
         self.looks.append(round(now - self.began, 3))
         self.lookout.looked(now)
 
-    def look_if_due(self, now: float, *, busy: bool) -> None:
-        if self.lookout.is_due(now, busy=busy):
-            self._look(now)
-
     def live(self, *, until: float, rings: dict[float, str] | None = None, busy: bool = True) -> list[float]:
         """From now on, a step every 5 ms. When it looked."""
         waiting = dict(rings or {})
@@ -62,7 +58,8 @@ class Watched(Worker):
             for moment in [moment for moment in waiting if moment <= step / 200]:
                 self.bell.words.append(waiting.pop(moment))
             self._hear_the_bell(now)
-            self.look_if_due(now, busy=busy)
+            self.prospects.more = busy
+            self._look_if_due(now)
         return self.looks
 
     began = 1_000.0
@@ -140,5 +137,6 @@ def test_who_was_stopped_and_has_nothing_to_do_looks_at_once(worker: Watched) ->
 
 def test_a_look_is_put_off_but_once_however_slow_the_database_is(worker: Watched) -> None:
     for seconds in (60.0, 62.0, 64.0):
-        worker.look_if_due(worker.began + seconds, busy=True)
+        worker.prospects.more = True
+        worker._look_if_due(worker.began + seconds)
     assert worker.looks == [62.0]

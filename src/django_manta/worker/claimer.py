@@ -22,6 +22,8 @@ from django_manta.worker.settling import Moved
 
 
 class Claimer:
+    """See above. How much to ask for says the runner, and how much is allowed what is in hand."""
+
     def __init__(
         self,
         ledger: Ledger,
@@ -101,11 +103,12 @@ class Claimer:
 
     def _plan(self) -> None:
         """After a claim: what may be left."""
+        self._hands.settler.busy = self._prospects.hungry
         self._prospects.more = self._prospects.hungry or self._prospects.passed_over
 
     # -- a claim along with a settlement ---------------------------------------------------------
 
-    def settle(self, now: float) -> tuple[list[Moved], list[Claimed] | None]:
+    def settle_and_claim(self, now: float) -> tuple[list[Moved], list[Claimed] | None]:
         """
         Settle what is due, and where that can be done claim what became ready by it, in the same transaction. What
         moved, and what was claimed; None if no claim was made.
@@ -158,7 +161,7 @@ class Claimer:
             house.ring(self._ledger, house.channel_of(cluster), UNKNOWN)
         else:
             # A row that somebody held was passed over.
-            self._lookout.later(now + DEBOUNCE_SECONDS)
+            self._lookout.again_unless_planned(now + DEBOUNCE_SECONDS)
 
 
 def _is_all(wanted: Sequence[Appetite], queues: Sequence[str]) -> bool:

@@ -20,6 +20,8 @@ STATEMENTS_AT_ONCE = 6
 
 
 class Contact:
+    """What the loop's connection has come to."""
+
     def __init__(self) -> None:
         self._away_since: float | None = None
         self.retry_at = 0.0
@@ -28,10 +30,10 @@ class Contact:
         self._reconcile_at = self._reconcile_until = float("inf")
 
     @property
-    def is_lost(self) -> bool:
+    def is_away(self) -> bool:
         return self._away_since is not None
 
-    def lost(self, error: Exception) -> None:
+    def went_away(self, error: Exception) -> None:
         self.must_reconcile = True
         now = time.monotonic()
         self.retry_at = now + RETRY_SECONDS
@@ -43,8 +45,8 @@ class Contact:
             self._away_since = now
             logger.warning("The database is away: %s", str(error).strip())
 
-    def found(self) -> bool:
-        """It has answered. Whether it was away before."""
+    def answered(self) -> bool:
+        """It has, and is not away any more. Whether it was."""
         if self._away_since is None:
             return False
         logger.info("The database is back after %.1f s.", time.monotonic() - self._away_since)

@@ -9,6 +9,8 @@ from django_manta.worker.doorbell import Doorbell
 
 
 class Ear:
+    """Its worker's end of the doorbell."""
+
     def __init__(self, bell: Doorbell, selector: selectors.BaseSelector) -> None:
         self.bell = bell
         self._selector = selector

@@ -34,9 +34,12 @@ logger = logging.getLogger("django_manta")
 
 
 class Hands:
-    #: Both begin anew with each identity, and the runner is made for us.
+    """What runners tell their host (see hosting.Host)."""
+
+    #: Under which the runs are held, and who settles them: both begin anew when the lease was lost.
     id: str
     settler: Settler
+    #: Made for these hands, and so after them.
     runner: Runner
 
     def __init__(
@@ -76,6 +79,9 @@ class Hands:
         """As much was executed as was asked for."""
         return self._max_runs is not None and self.executed >= self._max_runs
 
+    def begin(self, worker: str, settler: Settler) -> None:
+        self.id, self.settler = worker, settler
+
     def drop(self) -> None:
         """The lease is lost: nothing of this is ours."""
         self.settler.clear()
@@ -84,7 +90,6 @@ class Hands:
 
     def take_on(self, claims: list[Claimed]) -> None:
         now = time.monotonic()
-        self.settler.busy = self._prospects.hungry
         flights = [Flight(claim, *self._traits(claim), now) for claim in claims]
         for flight in flights:
             self._in_flight[flight.claim.token] = flight
@@ -109,7 +114,7 @@ class Hands:
 
     @property
     def in_hand(self) -> int:
-        return len(self._in_flight)
+        return len(self)
 
     def started(self, flight: Flight) -> None:
         if events.are_told():

@@ -17,7 +17,7 @@ from django_manta.worker.dispatch import Appetite
 
 
 class Host(Protocol):
-    """What a runner tells. The worker's loop is the one that listens."""
+    """What a runner tells. The worker's hands are the ones that listen."""
 
     @property
     def id(self) -> str:

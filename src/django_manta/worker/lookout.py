@@ -17,6 +17,8 @@ PUT_OFF_SECONDS = 0.1
 
 
 class Lookout:
+    """Moments, by the clock of whoever asks: nothing here looks at the database, or waits."""
+
     def __init__(self) -> None:
         self._look_at = 0.0
         #: Until then at the latest a look may be put off.
@@ -42,7 +44,7 @@ class Lookout:
         """By then at the latest something may be there that was not."""
         self._again_at = moment if self._again_at is None else min(self._again_at, moment)
 
-    def later(self, moment: float) -> None:
+    def again_unless_planned(self, moment: float) -> None:
         """The same, unless one will look again anyway."""
         if self._again_at is None:
             self._again_at = moment

@@ -112,12 +112,11 @@ class Worker:
     def _begin(self) -> None:
         """Take on an identity: a lease, a heart, a caretaker."""
         host, pid = socket.gethostname(), os.getpid()
-        self.id = self.hands.id = f"{self.given.name or host}-{pid}-{secrets.token_hex(4)}"
+        self.id = f"{self.given.name or host}-{pid}-{secrets.token_hex(4)}"
         # A file has but one writer: a second one would only wait for the first.
         is_shared = self._ledger.dialect.name == "postgres"
-        self.settler = self.hands.settler = Settler(
-            self.id, Scribe(self.backend.database, self.wakeups.wake) if is_shared else None
-        )
+        self.settler = Settler(self.id, Scribe(self.backend.database, self.wakeups.wake) if is_shared else None)
+        self.hands.begin(self.id, self.settler)
         self._lost = False
         self._ledger.register(
             WorkerRecord(
@@ -163,7 +162,7 @@ class Worker:
         self.heart.join(2)
         self.caretaker.join(2)
         try:
-            if self.contact.must_reconcile and not self.contact.is_lost and not self._lost:
+            if self.contact.must_reconcile and not self.contact.is_away and not self._lost:
                 # Of a claim whose answer was lost nothing has started.
                 self._reconcile()
                 self.prospects.must_ring = True
@@ -185,7 +184,7 @@ class Worker:
         self.settler.close(2)
         with contextlib.suppress(DatabaseError):
             self.hands.conclude(self.settler.collect(time.monotonic()))
-            while not self.contact.is_lost and not self._lost:
+            while not self.contact.is_away and not self._lost:
                 moved = self.settler.flush(self._ledger, time.monotonic())
                 if not moved:
                     break
@@ -220,7 +219,7 @@ class Worker:
             except DatabaseError as error:
                 self._database_is_away(error)
             else:
-                if self.contact.found():
+                if self.contact.answered():
                     self.prospects.hungry = True
         self.hands.give_back(self.runner.overdue(now))
         self._runner_due_at = due_at
@@ -256,8 +255,7 @@ class Worker:
         if must_settle:
             # After the claim: meanwhile the executors have something to do.
             self._settle(now)
-        if self.lookout.is_due(now, busy=self.prospects.more):
-            self._look(now)
+        self._look_if_due(now)
 
     def _may_claim(self) -> bool:
         return self.prospects.hungry and not self.stopping.requests and not self.settler.is_full
@@ -300,6 +298,10 @@ class Worker:
         self.lookout.heard(now, at_once=CANCEL in rung or UNKNOWN in rung)
 
     _ask_names_at = 0.0
+
+    def _look_if_due(self, now: float) -> None:
+        if self.lookout.is_due(now, busy=self.prospects.more):
+            self._look(now)
 
     def _look(self, now: float) -> None:
         """One statement tells all that may have changed: what is due, ready, to be cancelled, who is gone."""
@@ -373,9 +375,9 @@ class Worker:
     # -- settling --------------------------------------------------------------------------------
 
     def _settle(self, now: float, *, claiming: bool = False) -> None:
-        """Settle what is due; and if ``claiming``, perhaps claim what became ready by it: see Claimer.settle()."""
+        """Settle what is due; and if ``claiming``, perhaps claim what became ready by it."""
         if claiming:
-            moved, claims = self.claimer.settle(now)
+            moved, claims = self.claimer.settle_and_claim(now)
             if claims is not None:
                 # Before it is told who ended: the executors are waiting for this.
                 self.hands.take_on(claims)
@@ -390,7 +392,7 @@ class Worker:
         self._watch.forget()
         # Whatever could not be settled, and will perhaps not be the next time, keeps nobody from claiming.
         self.prospects.more = True
-        self.contact.lost(error)
+        self.contact.went_away(error)
 
     def _begin_again(self) -> None:
         """Our lease was marked lost: nothing we hold is ours. Stop it, settle nothing, start anew."""
@@ -419,11 +421,10 @@ class Worker:
     # -- stopping --------------------------------------------------------------------------------
 
     def _stop(self, now: float) -> None:
-        unstarted = self.stopping.begin(now, self.runner)
-        if unstarted is not None:
+        if self.stopping.begins(now):
             logger.info("Stopping: no more claims; %s runs in hand.", len(self.hands))
             self.heart.stopping = True
-            self.hands.give_back(unstarted)
+            self.hands.give_back(self.runner.stop())
         self.stopping.go_on(now, self.runner)
 
     def _is_done(self) -> bool:

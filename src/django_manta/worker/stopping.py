@@ -7,7 +7,6 @@ How a worker stops.
           → LEAVE_SECONDS later: what is not settled by then is left to whoever finds the lease lost
 """
 
-from django_manta.execution.runners.flights import Flight
 from django_manta.worker.hosting import Runner
 
 #: What is being stopped has so long after being told, before its process is killed; and the worker so
@@ -17,6 +16,8 @@ LEAVE_SECONDS = 0.3
 
 
 class Stopping:
+    """How far it has come with that."""
+
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
         #: How often it was asked for.
@@ -28,12 +29,12 @@ class Stopping:
     def next_time(self, now: float) -> float:
         return self._leave_at or self._kill_at or self._stop_at or now
 
-    def begin(self, now: float, runner: Runner) -> list[Flight] | None:
-        """What is to be given back, when it is asked for the first time; None after that."""
+    def begins(self, now: float) -> bool:
+        """Whether it is asked for the first time."""
         if self._stop_at is not None:
-            return None
+            return False
         self._stop_at = now + self._timeout
-        return runner.stop()
+        return True
 
     def go_on(self, now: float, runner: Runner) -> None:
         assert self._stop_at is not None
