@@ -76,6 +76,8 @@ def measure(options: argparse.Namespace, server: str) -> Record:
     ready = {}
     with ExitStack() as stack:
         redis = start_redis(stack) if any(one.redis for one in chosen) else ""
+        # It may have been installed just now.
+        record.machine["Redis"] = own_redis.version() or "none"
         for one in chosen:
             say(f"{one.name}: making its environment ready")
             try:
