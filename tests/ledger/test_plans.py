@@ -10,7 +10,7 @@ import pytest
 from django.db import connection
 
 from django_manta.ids import new_run_id
-from django_manta.ledger import Ledger, PostgresSession, rows
+from django_manta.ledger import Ledger, PostgresSession, graph, rows
 from django_manta.ledger.session import statement
 from tests.ledger.given import WELL, settlement, sql
 
@@ -245,6 +245,43 @@ def test_a_plan_older_than_the_backlog_reads_no_more_because_of_it(subtests: pyt
         sql(ledger, "TRUNCATE manta_run, manta_attempt")
         sql(ledger, "ALTER TABLE manta_run RESET (autovacuum_enabled)")
         session.close()
+
+
+@pytest.mark.postgres
+@pytest.mark.django_db(transaction=True, available_apps=["django_manta"])
+def test_no_statement_of_a_worker_is_compiled(subtests: pytest.Subtests) -> None:
+    """To compile one takes a quarter of a second. `make test-debian` asks a server that does so by default."""
+    from psycopg import ClientCursor
+
+    session: Any = PostgresSession()
+    ledger = Ledger(session)
+    try:
+        assert sql(ledger, "SHOW jit") == [("off",)]
+        fill(ledger, 1_000)
+        for name, asked in ASKED.items():
+            with subtests.test(statement=name), session.connection.transaction(force_rollback=True):
+                session.connection.execute(f"PREPARE compiled_{name} AS {numbered(name, asked)}", prepare=False)
+                given = f"({', '.join(f'%({key})s' for key in asked)})" if asked else ""
+                explain = f"EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE compiled_{name} {given}"
+                [[[found]]] = ClientCursor(session.connection).execute(explain, asked).fetchall()
+                assert "JIT" not in found, found["JIT"]
+    finally:
+        sql(ledger, "TRUNCATE manta_run, manta_attempt")
+        session.close()
+
+
+@pytest.mark.postgres
+@pytest.mark.django_db(transaction=True)
+def test_nothing_is_compiled_where_an_application_releases_dependents() -> None:
+    """On its own connection, where reading whole tables is forbidden for as long as that takes, too."""
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW jit")
+        usual = cursor.fetchall()
+        with graph._briefly(Ledger()):
+            cursor.execute("SELECT current_setting('enable_seqscan'), current_setting('jit')")
+            assert cursor.fetchall() == [("off", "off")]
+        cursor.execute("SHOW jit")
+        assert cursor.fetchall() == usual
 
 
 # -- SQLite --------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from django_manta.commands.fsck import remedy
 from django_manta.commands.pause import paused
 from django_manta.commands.printing import Printer, add_format, duration, moment, runs
 from django_manta.conf import ON_RAY
-from django_manta.ledger import fsck, house
+from django_manta.ledger import Ledger, fsck, house, own_session
 from django_manta.models import Cluster, Run
 from django_manta.worker import doorbell
 
@@ -123,6 +123,23 @@ def _database(backend: MantaBackend) -> Iterator[Line]:
         yield Line("database", WRONG, f"{words} is too old", f"Upgrade to {needed} or newer.")
     else:
         yield Line("database", OK, f"{words} answers")
+        yield from _compiling(backend)
+
+
+def _compiling(backend: MantaBackend) -> Iterator[Line]:
+    session = own_session(backend.database)
+    try:
+        is_on = house.compiles(Ledger(session))
+    finally:
+        session.close()
+    if is_on:
+        role = connections[backend.database].settings_dict["USER"] or "the role of workers"
+        yield Line(
+            "database",
+            WARNING,
+            "the server may compile workers' statements (JIT), and behind a pooler they cannot switch that off",
+            f"Give workers a direct connection, or: ALTER ROLE {role} SET jit = off",
+        )
 
 
 def _migrations(backend: MantaBackend) -> Iterator[Line]:

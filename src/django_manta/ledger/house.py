@@ -88,6 +88,14 @@ def change_counter(ledger: Ledger) -> int:
     return int(version)
 
 
+def compiles(ledger: Ledger) -> bool:
+    """Whether the server may compile statements of this connection (JIT), which takes longer than any of ours."""
+    if ledger.dialect.name != "postgres":
+        return False
+    [[is_on]] = ledger.session.rows("compiles", {})
+    return bool(is_on)
+
+
 # -- what operators look at: at most so many rows are read, however many there are -----------------
 
 

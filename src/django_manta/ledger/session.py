@@ -38,11 +38,14 @@ LOCK_TIMEOUT_SECONDS = 5
 #: Settings of a connection that runs no statements but ours. Each is planned once: planned anew for
 #: every limit, a claim costs a third more. And since a plan then outlives the table that it was made
 #: for, which may have been empty and have a million rows a minute later, it never reads a whole table. None is
-#: worth a second process: to start one takes longer than any of them should.
+#: worth a second process: to start one takes longer than any of them should. None is worth compiling either (JIT):
+#: before PostgreSQL 18 a forbidden scan of a small table counts as if it took forever, and each execution of the poll
+#: would be compiled, for a quarter of a second.
 PINNED_PLANS = {
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
     "max_parallel_workers_per_gather": "0",
+    "jit": "off",
 }
 
 #: A host that vanished without a word is noticed: by who connects, in so many seconds, and by who waits for
