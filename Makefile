@@ -11,7 +11,7 @@ POSTGRES := $(PYTHON_IN_VENV) scripts/postgres.py run --
 PYTEST := $(PYTHON_IN_VENV) -m pytest -n $(PROCESSES) --dist loadgroup $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help bootstrap demo test test-postgres test-sqlite lint conformance bench bench-peers chaos docs requirements clean
+.PHONY: help bootstrap demo test test-postgres test-sqlite test-debian lint conformance bench bench-peers chaos docs requirements clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,6 +30,16 @@ test-postgres: bootstrap ## The tests on PostgreSQL only (DATABASE_URL, or an em
 
 test-sqlite: bootstrap ## The tests on SQLite only
 	MANTA_TEST_DATABASE=sqlite $(PYTEST)
+
+# What speaks with the server. The rest of the suite would find nothing else there.
+ON_DEBIAN := tests/ledger tests/test_servers.py $(addprefix tests/worker/test_,$(addsuffix .py,\
+	working queues ringing outages looking scribe))
+
+test-debian: bootstrap ## The ledger and the worker on Debian's PostgreSQL, which has a JIT; says so where there is none
+	@binaries=$$($(PYTHON_IN_VENV) scripts/debian.py postgres) || { echo "test-debian: NOTHING WAS TESTED"; exit 0; }; \
+	unset DATABASE_URL; set -ex; \
+	MANTA_POSTGRES_BIN=$$binaries MANTA_TEST_DATABASE=postgres $(POSTGRES) $(PYTEST) -m "not slow" $(ON_DEBIAN); \
+	$(PYTHON_IN_VENV) -m benchmarks.servers --quick
 
 lint: bootstrap ## Style, types, missing migrations
 	$(PYTHON_IN_VENV) -m ruff check .

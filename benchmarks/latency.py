@@ -55,10 +55,10 @@ def figures(*, rounds: int, quick: bool, rows: int | None) -> Iterator[Figure]:
     )
 
 
-def start_of_one(worker: working.Command) -> float:
+def start_of_one(worker: working.Command, queue: str = QUEUE) -> float:
     """Seconds from the commit to the first line. CLOCK_MONOTONIC is one clock for all processes of a machine."""
     with working.committed() as commit:
-        [run_id] = working.enqueue(tasks.stamp.using(queue_name=QUEUE), [([], {})])
+        [run_id] = working.enqueue(tasks.stamp.using(queue_name=queue), [([], {})])
     # It is left alone meanwhile: whoever asks for the result takes time on a processor.
     time.sleep(0.02)
     worker.wait_for(lambda: working.has_ended(run_id), "the run has ended", every=0.005)
