@@ -100,6 +100,7 @@ def test_every_statement_has_a_comment_and_every_dialect_has_every_statement() -
     assert folders["sqlite"] - folders["postgres"] == {
         "settle_attempts",
         "delete_attempts",
+        "unarm",
         "delete_edges",
         "delete_gates",
         "delete_promises",

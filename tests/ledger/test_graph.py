@@ -2,8 +2,12 @@
 
 from contextlib import AbstractContextManager
 from json import dumps
+from typing import Any
 from unittest.mock import patch
 from uuid import UUID
+
+import pytest
+from django.db import connection
 
 from django_manta.ids import new_run_id
 from django_manta.ledger import Claimed, Ledger, fsck, graph
@@ -104,6 +108,58 @@ def test_an_end_it_was_not_called_for_counts_though_another_was_reopened(ledger:
     ledger.hold([first])
     caretaker(ledger)
     ledger.settle([settlement(claim, Outcome.DEFERRED, State.WAITING)])
+    caretaker(ledger)
+    assert state_of(ledger, run_id) is State.READY
+
+
+# -- released, and whoever should have counted it did not ----------------------------------------------
+
+
+def held_behind_a_success(ledger: Ledger) -> UUID:
+    """A held run whose precondition has succeeded meanwhile, and its gate has counted that."""
+    [claim] = claimed(ledger)
+    run_id = dependent(ledger, claim.id)
+    ledger.hold([run_id])
+    ledger.settle([settlement(claim)])
+    caretaker(ledger)
+    assert state_of(ledger, run_id) is State.HELD
+    return run_id
+
+
+def test_a_released_run_goes_on_though_its_process_died_before_it_counted(ledger: Ledger, committed: None) -> None:
+    run_id = held_behind_a_success(ledger)
+    with patch.object(graph, "arm", side_effect=SystemExit), pytest.raises(SystemExit):
+        ledger.release([run_id])
+    assert state_of(ledger, run_id) is State.WAITING
+    caretaker(ledger)
+    assert state_of(ledger, run_id) is State.READY
+
+
+@pytest.mark.postgres  # whose connections somebody else can end
+def test_a_released_run_goes_on_though_the_connection_was_lost_before_it_counted(other_ledger: Ledger) -> None:
+    ledger = other_ledger
+    run_id = held_behind_a_success(ledger)
+    arm = graph.arm
+
+    def arm_without_connection(*args: Any, **kwargs: Any) -> graph.Passed:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_terminate_backend(%s)", [ledger.session.connection.info.backend_pid])
+        return arm(*args, **kwargs)
+
+    with patch.object(graph, "arm", arm_without_connection):
+        assert ledger.release([run_id]) == {run_id: State.WAITING}
+    caretaker(ledger)
+    assert state_of(ledger, run_id) is State.READY
+
+
+@pytest.mark.postgres  # which locks rows
+def test_a_released_run_goes_on_when_nobody_has_its_precondition_locked_any_more(
+    ledger: Ledger, other_ledger: Ledger
+) -> None:
+    run_id = held_behind_a_success(ledger)
+    with other_ledger.session.transaction():
+        sql(other_ledger, "SELECT FROM manta_run WHERE id <> %s FOR UPDATE", [run_id])
+        assert ledger.release([run_id]) == {run_id: State.WAITING}
     caretaker(ledger)
     assert state_of(ledger, run_id) is State.READY
 

@@ -245,8 +245,15 @@ class Ledger:
     def release(self, ids: Iterable[UUID]) -> dict[UUID, State]:
         """Let held runs go; those that wait for others to their gates."""
         ids = list(ids)
-        reached = conflicts.patiently(self, lambda: self._act("release", ids))
+        reached = conflicts.patiently(self, lambda: self._release(ids))
         return reached | self._ask_gates(reached)
+
+    def _release(self, ids: list[UUID]) -> dict[UUID, State]:
+        with self.session.step():
+            reached = self._act("release", ids)
+            if self.dialect.name == "sqlite" and (waiting := _waiting(reached)):
+                self.session.run("unarm", {"ids": self.listed(waiting)})
+        return reached
 
     def retry(self, ids: Iterable[UUID]) -> dict[UUID, State]:
         """
@@ -261,7 +268,7 @@ class Ledger:
     def _retry(self, ids: list[UUID]) -> tuple[dict[UUID, State], list[UUID]]:
         with self.session.transaction():
             reached, heralds = self._move_only("retry", {"ids": self.listed(ids)})
-            waiting = [run_id for run_id, state in reached.items() if state is State.WAITING]
+            waiting = _waiting(reached)
             if waiting:
                 self.session.run("forget_delegates", {"ids": self.listed(waiting)})
                 self.session.run("uncall", {"ids": self.listed(waiting)})
@@ -270,13 +277,16 @@ class Ledger:
         return reached, heralds
 
     def _ask_gates(self, reached: dict[UUID, State]) -> dict[UUID, State]:
-        waiting = [run_id for run_id, state in reached.items() if state is State.WAITING]
-        if waiting and self.session.in_transaction():
-            # Arming locks what they wait for: until the caller commits, nobody could settle it.
-            self.session.run("unarm", {"ids": self.listed(waiting)})
+        """
+        Let those pass that wait for nothing any more. Their gates were unarmed with the move, so that the caretaker
+        finds them if this process dies here, or if what they wait for is locked. In the caller's transaction it is left
+        to the caretaker: arming locks what they wait for, and nobody could settle that until the caller commits.
+        """
+        waiting = _waiting(reached)
+        if not waiting or self.session.in_transaction():
             return {}
         try:
-            return graph.arm(self, waiting).states if waiting else {}
+            return graph.arm(self, waiting).states
         except DatabaseError:
             logger.warning("Could not count what runs wait for; the caretaker will.", exc_info=True)
             return {}
@@ -486,3 +496,7 @@ class Ledger:
 
     def listed(self, ids: Iterable[UUID]) -> Any:
         return self.dialect.listing([run_id.hex for run_id in ids])
+
+
+def _waiting(reached: Mapping[UUID, State]) -> list[UUID]:
+    return [run_id for run_id, state in reached.items() if state is State.WAITING]

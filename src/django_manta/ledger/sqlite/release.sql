@@ -2,7 +2,6 @@
 UPDATE manta_run
 SET
     state = CASE
-        -- Its gate decides, when the caller asks it.
         WHEN task = 'django_manta.workflow.kept.kept_from_outside' THEN 'WAITING'
         WHEN EXISTS (SELECT 1 FROM manta_gate AS gate WHERE gate.run_id = manta_run.id) THEN 'WAITING'
         WHEN due_at > strftime('%%Y-%%m-%%d %%H:%%M:%%f000', 'now') THEN 'SCHEDULED'
