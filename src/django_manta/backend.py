@@ -30,7 +30,7 @@ from django_manta.moments import to_datetime
 from django_manta.result import TaskResult
 from django_manta.ringing import ring_after_commit
 from django_manta.states import status_of
-from django_manta.task import Task, rebuild, unchecked_replace
+from django_manta.task import MissingTask, Task, rebuild, unchecked_replace
 from django_manta.typed import AnyTask
 from django_manta.workflow import own, together, waits
 from django_manta.workflow.flow import current_workflow
@@ -112,6 +112,9 @@ class MantaBackend(BaseTaskBackend):
     def _get_to_know(self, task: AnyTask) -> _Known:
         """Also what ``validate_task`` cannot know before the apps are ready."""
         self.validate_task(task)
+        if isinstance(task, MissingTask):
+            # Signed by us, the path of a row that nobody signed would be imported.
+            raise InvalidTask(f"{task.module_path} is not known to this process, and cannot be enqueued here.")
         effective = options.effective(task, self.config)
         if effective.atomic and iscoroutinefunction(task.func):
             raise InvalidTask(
@@ -271,6 +274,7 @@ class MantaBackend(BaseTaskBackend):
                 run_after=row.run_after,
                 backend=run.backend,
                 overrides=run.overrides,
+                is_genuine=lambda: True,
             )
         if task.run_after != row.run_after or task.backend != self.alias:
             return unchecked_replace(task, run_after=row.run_after, backend=self.alias)

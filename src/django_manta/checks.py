@@ -16,11 +16,10 @@ from django.core.checks import Warning as CheckWarning
 from django.core.exceptions import ImproperlyConfigured
 from django.db import DEFAULT_DB_ALIAS, connections
 from django.tasks import task_backends
-from django.utils.module_loading import autodiscover_modules
 
 from django_manta import conf, enqueue, options
 from django_manta.exceptions import TaskNotFound
-from django_manta.task import Task, find
+from django_manta.task import Task, find, load_tasks
 
 if TYPE_CHECKING:
     from django_manta.backend import MantaBackend
@@ -254,7 +253,7 @@ def _tasks_of(backend: "MantaBackend") -> list[Task]:
 
 def _defined_tasks() -> list[Task]:
     """The tasks of the modules that have been imported, and of every app's ``tasks`` module."""
-    autodiscover_modules("tasks")
+    load_tasks()
     found: dict[str, Task] = {}
     for module in list(sys.modules.values()):
         for value in list(getattr(module, "__dict__", {}).values()):

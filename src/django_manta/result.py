@@ -342,6 +342,7 @@ def from_record(run: RunRecord, values: Mapping[str, Value] = MappingProxyType({
             run_after=run.run_after,
             backend=run.backend,
             overrides=run.overrides,
+            is_genuine=lambda: _is_genuine(run),
         ),
         id=str(run.id),
         status=status_of(run.state),
@@ -367,6 +368,15 @@ def from_record(run: RunRecord, values: Mapping[str, Value] = MappingProxyType({
     elif run.state is State.SUCCESSFUL and run.delegate is not None:
         object.__setattr__(result, "_return_value", _tolerantly(lambda _: value_from(run.id.hex, values), ""))
     return result
+
+
+def _is_genuine(run: RunRecord) -> bool:
+    """Whether the run was signed by this project. One whose backend is gone from the settings cannot be verified."""
+    try:
+        seal: payload.Seal = task_backends[run.backend].seal  # type: ignore[attr-defined]
+    except (InvalidTaskBackend, ImproperlyConfigured, AttributeError):
+        return False
+    return seal.run_is_genuine(run.signature, str(run.id), run.task, run.arguments, run.overrides, run.references)
 
 
 def value_from(run_id: str, values: Mapping[str, Value]) -> Any:

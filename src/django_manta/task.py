@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
+from django.apps import apps
 from django.tasks.base import Task as DjangoTask
 from django.tasks.exceptions import InvalidTask
-from django.utils.module_loading import autodiscover_modules, import_string
+from django.utils.module_loading import module_has_submodule
 
-from django_manta import options
+from django_manta import importing, options
 from django_manta.backoff import Backoff
 from django_manta.exceptions import TaskNotFound
 from django_manta.options import NOT_GIVEN, Moment, NotGiven
@@ -175,31 +176,49 @@ def _checked_args(args: Any, place: int) -> Args:
 
 def find(path: str) -> AnyTask:
     """
-    The Task that ``path`` names, or that lists it among its ``aliases``.
+    The Task that ``path`` names, or that lists it among its ``aliases``. Its module is imported: the path must come
+    from code, from the settings, or from a run whose signature was verified.
 
     Only a Task instance will do: a dotted path in a row must never reach an arbitrary callable.
     Raise TaskNotFound with a sentence that says what is missing.
     """
     try:
-        found = import_string(path)
-    except Exception as error:
+        found = importing.load(path)
+    except ImportError as error:
         moved_to = _moved_to(path)
         if moved_to is not None:
             return find(moved_to)
         raise TaskNotFound(_missing_words(path, error)) from None
-    if not isinstance(found, DjangoTask):
+    if not _is_task(found):
         raise TaskNotFound(f"{path!r} is not a Task; decorate the function with @task.")
-    return found
+    task: AnyTask = found
+    return task
 
 
-def _missing_words(path: str, error: Exception) -> str:
+def find_loaded(path: str) -> AnyTask | None:
+    """The same among the modules that this process has imported: for the path of a row that nobody has verified."""
+    found = importing.loaded(path)
+    if _is_task(found):
+        task: AnyTask = found
+        return task
+    present = _ALIASES.get(path, path)
+    return None if present == path else find_loaded(present)
+
+
+def _is_task(found: Any) -> bool:
+    # Not isinstance(), which asks a lazy object for its class, and so evaluates it.
+    return issubclass(type(found), DjangoTask)
+
+
+def _missing_words(path: str, error: ImportError) -> str:
     absent = isinstance(error, ModuleNotFoundError) and path.startswith(error.name or "?")
-    if absent or (isinstance(error, ImportError) and isinstance(error.__cause__, AttributeError)):
+    if absent or isinstance(error.__cause__, AttributeError):
         return (
             f"Task {path!r} cannot be found: {error}. If the function moved, name its old path in the "
             "`aliases` of the task."
         )
-    return f"Task {path!r} cannot be imported: {type(error).__name__}: {error}."
+    words = str(error) if isinstance(error, importing.ImportFailed) else f"{type(error).__name__}: {error}"
+    return f"Task {path!r} cannot be imported: {words}."
 
 
 #: Old dotted path → present one, of tasks that moved. Filled as their modules are imported.
@@ -208,14 +227,20 @@ _ALIASES: dict[str, str] = {}
 
 def _moved_to(path: str) -> str | None:
     if path not in _ALIASES:
-        # The module that now has the function may not have been imported by this process; and another
-        # app's module that cannot be imported is another run's trouble.
-        try:
-            autodiscover_modules("tasks")
-        except Exception:
-            logger.warning("A tasks module cannot be imported.", exc_info=True)
+        # The module that now has the function may not have been imported by this process.
+        load_tasks()
     present = _ALIASES.get(path)
     return present if present != path else None
+
+
+def load_tasks() -> None:
+    """Import the tasks module of each app. One that cannot be imported is logged, and the others are imported."""
+    for app in apps.get_app_configs():
+        if module_has_submodule(app.module, "tasks"):
+            try:
+                importing.load_module(f"{app.name}.tasks")
+            except ImportError:
+                logger.warning("The module %s.tasks cannot be imported.", app.name, exc_info=True)
 
 
 def rebuild(
@@ -226,32 +251,43 @@ def rebuild(
     run_after: datetime | None,
     backend: str,
     overrides: str = "",
+    is_genuine: Callable[[], bool],
 ) -> AnyTask:
     """
     The Task of a stored run, not validated again: its queue, its function or its backend may be gone
     from the code, and the run must still be shown.
+
+    ``is_genuine`` verifies the run's signature. It is asked where that matters: before a module is imported that the
+    run names, and before an override holds. A run without overrides whose task is loaded names nothing else.
     """
-    try:
-        task = find(path)
-    except TaskNotFound:
-        task = _missing(path)
+    task = find_loaded(path)
+    genuine = is_genuine() if overrides or task is None else True
+    if task is None:
+        task = _find_or_missing(path) if genuine else _missing(path)
     changes: dict[str, Any] = {
         "priority": priority,
         "queue_name": queue_name,
         "run_after": run_after,
         "backend": backend,
     }
-    if overrides:
+    if overrides and genuine:
         changes |= _stored_overrides(overrides)
     return unchecked_replace(task, **changes)
+
+
+def _find_or_missing(path: str) -> AnyTask:
+    try:
+        return find(path)
+    except TaskNotFound:
+        return _missing(path)
 
 
 def _stored_overrides(overrides: str) -> dict[str, Any]:
     try:
         given = options.decode_overrides(overrides)
     except Exception:
-        # Altered by hand, or naming a function that is gone. The executor refuses such a run with the
-        # reason; whoever only looks at it gets the options of the code.
+        # They name a function that is gone. The executor refuses such a run with the reason; whoever only looks at
+        # it gets the options of the code.
         return {}
     return {**given, "overridden": frozenset(given)}
 
@@ -266,7 +302,7 @@ def unchecked_replace[T: AnyTask](task: T, **changes: Any) -> T:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissingTask(Task):
-    """Stands in for a task that the code no longer has, under the path it had."""
+    """Stands in for a task that the code no longer has, or that an unsigned row names, under the path it had."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         rest = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "func"}
@@ -280,7 +316,7 @@ def _rebuild_missing(path: str, rest: dict[str, Any]) -> MissingTask:
 @lru_cache(maxsize=1024)
 def _missing(path: str) -> MissingTask:
     def gone(*args: Any, **kwargs: Any) -> None:
-        find(path)
+        raise TaskNotFound(f"Task {path!r} is not known to this process.")
 
     module, _, name = path.rpartition(".")
     gone.__module__, gone.__qualname__, gone.__name__ = module, name, name

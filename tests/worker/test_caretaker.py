@@ -18,7 +18,7 @@ pytestmark = pytest.mark.django_db
 def caretaker(db: None) -> Caretaker:
     backend: Any = task_backends["default"]
     Cluster.objects.create(name=backend.config.cluster, key_fingerprint="")
-    return Caretaker(backend, "worker-1", "processes")
+    return Caretaker(backend, "worker-1", "processes", on_death=lambda: None)
 
 
 def keep_house(caretaker: Caretaker) -> bool:

@@ -13,7 +13,7 @@ from uuid import UUID
 from django_manta.backend import MantaBackend
 from django_manta.commands.looking import COUNTED, STEPS, Answer, Cause, Look, passes_on
 from django_manta.commands.printing import duration, moment, runs, shortened
-from django_manta.exceptions import TaskNotFound
+from django_manta.exceptions import BadTaskSignature, TaskNotFound
 from django_manta.execution.admission import resolve
 from django_manta.ledger import RunRecord, around
 from django_manta.ledger.around import Stance
@@ -293,7 +293,7 @@ def _running(look: Look, run: RunRecord, stance: Stance) -> Answer:
     trouble = worker.troubles.get(str(run.id)) or worker.troubles.get("")
     if trouble is not None:
         return Answer(Cause.WAITS_FOR_RAY, f"{since}. {trouble}", f"`manta cancel {run.id}` takes it back.")
-    timeout = _timeout(look.backend, run)
+    timeout = _timeout(run)
     if timeout is None:
         return Answer(Cause.RUNNING, f"{since}, without a timeout.", f"`manta cancel {run.id}` stops it.")
     taken = (look.now - (run.last_attempted_at or look.now)).total_seconds()
@@ -303,13 +303,12 @@ def _running(look: Look, run: RunRecord, stance: Stance) -> Answer:
     return Answer(Cause.RUNNING, f"{since}; its timeout is {duration(timeout)}.", f"`manta cancel {run.id}` stops it.")
 
 
-def _timeout(backend: MantaBackend, run: RunRecord) -> float | None:
+def _timeout(run: RunRecord) -> float | None:
     """As the code says that is here, or as it was given to the run."""
     try:
-        found = resolve(backend.config, run.task, run.queue, run.priority, run.backend, run.overrides)
-    except (TaskNotFound, ValueError, TypeError):
+        return resolve(run).options.timeout
+    except (BadTaskSignature, TaskNotFound, ValueError, TypeError):
         return None
-    return found.options.timeout
 
 
 # -- ended -------------------------------------------------------------------------------------------

@@ -93,7 +93,7 @@ class Files:
     def __init__(self) -> None:
         self._since = time.time()
         self._reloader = StatReloader()
-        with contextlib.suppress(Exception):  # the worker will say what is wrong with them
+        with contextlib.suppress(Exception, SystemExit):  # the worker will say what is wrong with them
             autodiscover_modules("tasks")
         for app in apps.get_app_configs():
             if "site-packages" not in Path(app.path).parts:

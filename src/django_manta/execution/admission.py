@@ -19,11 +19,11 @@ from django_manta import options, payload, text
 from django_manta.conf import SETTINGS, Config
 from django_manta.exceptions import BadTaskSignature, TaskNotFound
 from django_manta.execution import policy
-from django_manta.ledger import Claimed, Settlement
+from django_manta.ledger import Claimed, RunRecord, Settlement
 from django_manta.moments import to_datetime, to_datetime_or_none
 from django_manta.result import TaskResult, attempt_errors, workers_of
 from django_manta.states import Outcome, State, status_of
-from django_manta.task import find, rebuild, unchecked_replace
+from django_manta.task import find, find_loaded, rebuild, unchecked_replace
 from django_manta.typed import AnyTask
 
 
@@ -67,33 +67,59 @@ class Admitted:
 def admit(claim: Claimed) -> Admitted:
     """Raise BadTaskSignature or TaskNotFound for what must not run."""
     backend = backend_of(claim.backend)
-    run_id = str(claim.id)
-    if not backend.seal.run_is_genuine(
-        claim.signature, run_id, claim.task, claim.arguments, claim.overrides, claim.references
-    ):
-        raise BadTaskSignature(
-            f"The signature of run {run_id} does not match its task, arguments and overrides: the row was "
-            "altered, or written with another SECRET_KEY or CLUSTER."
-        )
+    run_id = _verify(backend, claim)
     if backend.queues and claim.queue not in backend.queues:
         raise TaskNotFound(f"Queue {claim.queue!r} is not among the QUEUES of TASKS[{claim.backend!r}].")
     return Admitted(
         claim,
         backend,
         run_id,
-        resolve(backend.config, claim.task, claim.queue, claim.priority, claim.backend, claim.overrides),
+        resolve_signed(backend.config, claim.task, claim.queue, claim.priority, claim.backend, claim.overrides),
     )
 
 
-@lru_cache(maxsize=4096)
-def resolve(config: Config, path: str, queue: str, priority: int, backend: str, overrides: str) -> Resolved:
+def _verify(backend: Any, run: Claimed | RunRecord) -> str:
+    """The run's id, as text."""
+    run_id = str(run.id)
+    if not backend.seal.run_is_genuine(run.signature, run_id, run.task, run.arguments, run.overrides, run.references):
+        raise BadTaskSignature(
+            f"The signature of run {run_id} does not match its task, arguments and overrides: the row was "
+            "altered, or written with another SECRET_KEY or CLUSTER."
+        )
+    return run_id
+
+
+def resolve(run: Claimed | RunRecord) -> Resolved:
     """
-    The task of a run and the options that hold for it. Raise TaskNotFound.
+    The task of a run and the options that hold for it, for who does not execute it. Raise TaskNotFound or
+    BadTaskSignature.
+
+    The signature is verified where it matters: before a module is imported that the row names, and before an override
+    holds. A row without overrides whose task is loaded names nothing else; its executor verifies it.
+    """
+    backend = backend_of(run.backend)
+    if run.overrides or find_loaded(run.task) is None:
+        _verify(backend, run)
+    return resolve_signed(backend.config, run.task, run.queue, run.priority, run.backend, run.overrides)
+
+
+@lru_cache(maxsize=4096)
+def resolve_signed(config: Config, path: str, queue: str, priority: int, backend: str, overrides: str) -> Resolved:
+    """
+    The task of a run that was verified, and the options that hold for it. Raise TaskNotFound.
 
     Remembered, because most runs are alike: nothing that it depends on changes in the life of a process.
     """
     find(path)
-    task = rebuild(path, priority=priority, queue_name=queue, run_after=None, backend=backend, overrides=overrides)
+    task = rebuild(
+        path,
+        priority=priority,
+        queue_name=queue,
+        run_after=None,
+        backend=backend,
+        overrides=overrides,
+        is_genuine=lambda: True,
+    )
     try:
         return Resolved(task, options.effective(task, config, overrides), iscoroutinefunction(task.func))
     except ImportError as error:

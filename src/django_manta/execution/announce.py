@@ -55,14 +55,20 @@ def ended(backend: Any, run_ids: Iterable[UUID], ledger: Ledger | None = None) -
 
 
 def _finished(backend: Any, run_ids: list[UUID], ledger: Ledger | None) -> list[TaskResult]:
-    try:
-        results = results_of(ledger or backend.ledger, run_ids)
-    except DatabaseError:
-        raise
-    except Exception:
-        # A row that nobody can read must not keep the others from being settled.
-        logger.exception("Could not tell of the end of %s runs.", len(run_ids))
-        return []
+    results = _results(ledger or backend.ledger, run_ids)
     for result in results:
         task_finished.send_robust(sender=type(backend), task_result=result)
     return results
+
+
+def _results(ledger: Ledger, run_ids: list[UUID]) -> list[TaskResult]:
+    """Of one after the other if not of all: a row that nobody can read must not keep the others from being told."""
+    try:
+        return results_of(ledger, run_ids)
+    except DatabaseError:
+        raise
+    except Exception:
+        if len(run_ids) == 1:
+            logger.exception("Could not tell of the end of run %s.", run_ids[0])
+            return []
+        return [result for run_id in run_ids for result in _results(ledger, [run_id])]

@@ -67,10 +67,11 @@ def _load_django(settings: str, path: list[str]) -> None:
     sys.path += [place for place in path if place not in sys.path]
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", settings)
     import django
-    from django.utils.module_loading import autodiscover_modules
 
     django.setup()
-    autodiscover_modules("tasks")
+    from django_manta.task import load_tasks
+
+    load_tasks()
     from django_manta.execution.runners.child import hush_django
 
     hush_django()

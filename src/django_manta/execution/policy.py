@@ -9,9 +9,7 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
-from django.utils.module_loading import import_string
-
-from django_manta import backoff
+from django_manta import backoff, importing
 from django_manta.exceptions import TaskTimeout
 from django_manta.options import Effective
 from django_manta.states import State
@@ -66,8 +64,8 @@ def _matches(error: BaseException, path: str) -> bool:
         return True
     # The path may be where the class is exported, not where it is defined.
     try:
-        named = import_string(path)
-    except Exception:
+        named = importing.load(path)
+    except ImportError:
         # A module that cannot be imported names no exception that was raised.
         return False
     return isinstance(named, type) and isinstance(error, named)

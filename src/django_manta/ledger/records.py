@@ -270,6 +270,7 @@ class RunRecord:
     failures: int
     crashes: int
     losses: int
+    signature: str
     references: str | None = None
     delegate: str | None = None
     workflow: UUID | None = None

@@ -255,6 +255,7 @@ def run_record(dialect: Dialect, row: Row) -> RunRecord:
         references=row[27],
         delegate=row[28],
         workflow=None if row[29] is None else dialect.read_id(row[29]),
+        signature=row[30],
     )
 
 

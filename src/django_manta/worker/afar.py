@@ -22,7 +22,7 @@ from uuid import UUID
 
 from django_manta import resources
 from django_manta.conf import Config
-from django_manta.execution.admission import backend_of, refuse, resolve
+from django_manta.execution.admission import backend_of, refuse, resolve, resolve_signed
 from django_manta.execution.durations import Durations
 from django_manta.execution.runners.flights import Died, Flight
 from django_manta.execution.runners.ray import messages
@@ -556,13 +556,14 @@ def _importable() -> list[str]:
 
 
 def _needs(config: Config, claim: Claimed) -> tuple[dict[str, Any], bool]:
-    """What Ray is asked for, and whether nobody shares it. Raise TaskNotFound, or LookupError."""
+    """What Ray is asked for, and whether nobody shares it. Raise TaskNotFound, BadTaskSignature, or LookupError."""
+    resolve(claim)
     return _needed(config, claim.task, claim.queue, claim.backend, claim.overrides)
 
 
 @lru_cache(maxsize=4096)
 def _needed(config: Config, task: str, queue: str, backend: str, overrides: str) -> tuple[dict[str, Any], bool]:
-    asked = resolve(config, task, queue, 0, backend, overrides).options.ray
+    asked = resolve_signed(config, task, queue, 0, backend, overrides).options.ray
     options = resources.ray_options(asked, config.runtime_envs, config.ray["RUNTIME_ENV"])
     return _same(messages.dump(options)), resources.is_special(asked)
 

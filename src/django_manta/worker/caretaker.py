@@ -10,7 +10,7 @@ that wakes up late can do no harm: every duty is a bounded statement that looks 
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from django.db import Error as DatabaseError
@@ -18,6 +18,7 @@ from django.db import Error as DatabaseError
 from django_manta.execution import announce
 from django_manta.ledger import Ledger, Orphan, Settled, graph, house, own_session
 from django_manta.states import ENDS, State
+from django_manta.worker.duty import Duty
 from django_manta.worker.events import tell
 from django_manta.worker.losses import max_losses_of
 
@@ -37,11 +38,11 @@ BATCH = 1_000
 _PAUSE_SECONDS = 0.05
 
 
-class Caretaker(threading.Thread):
+class Caretaker(Duty):
     """The duties of one worker."""
 
-    def __init__(self, backend: Any, worker: str, runner: str) -> None:
-        super().__init__(name="manta-caretaker", daemon=True)
+    def __init__(self, backend: Any, worker: str, runner: str, on_death: Callable[[], None]) -> None:
+        super().__init__("manta-caretaker", on_death)
         self.backend = backend
         self.worker = worker
         self.runner = runner
@@ -76,7 +77,7 @@ class Caretaker(threading.Thread):
         with self._bell:
             self._bell.notify()
 
-    def run(self) -> None:
+    def work(self) -> None:
         # Here, not in __init__: on SQLite a connection belongs to the thread that made it.
         self._session = own_session(self.backend.database)
         while not self._stop.is_set():

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from django_manta.execution.runners.ray.dashboard import ENDED, PENDING, Away, Dashboard, Refused
+from django_manta.worker.duty import Duty
 
 logger = logging.getLogger("django_manta")
 
@@ -60,11 +61,11 @@ class Errand:
     due: float = 0.0
 
 
-class Clerk(threading.Thread):
+class Clerk(Duty):
     """See above. ``woken`` is readable when there is news."""
 
     def __init__(self, dashboard: Dashboard) -> None:
-        super().__init__(name="manta-clerk", daemon=True)
+        super().__init__("manta-clerk", lambda: self._tell("died", ""))
         self.dashboard = dashboard
         self.woken, self._wake = socket.socketpair()
         for end in (self.woken, self._wake):
@@ -111,7 +112,7 @@ class Clerk(threading.Thread):
 
     # -- the thread ------------------------------------------------------------------------------
 
-    def run(self) -> None:
+    def work(self) -> None:
         while not self._closed.is_set():
             self._take_orders()
             try:

@@ -14,7 +14,7 @@ from django.db import Error as DatabaseError
 from django.db import close_old_connections
 
 from django_manta.execution import announce
-from django_manta.execution.admission import backend_of, resolve
+from django_manta.execution.admission import resolve
 from django_manta.execution.runners.flights import Died, Flight
 from django_manta.ledger import Claimed, Ledger, Settleable, Settlement, Written
 from django_manta.states import Outcome, State
@@ -103,10 +103,9 @@ class Hands:
     def _traits(self, claim: Claimed) -> tuple[float | None, bool]:
         """The timeout of a run, and whether it is a coroutine. The executor finds what is wrong with it."""
         try:
-            config = backend_of(claim.backend).config
-            resolved = resolve(config, claim.task, claim.queue, claim.priority, claim.backend, claim.overrides)
+            resolved = resolve(claim)
         except Exception:
-            # A row that was altered, before its signature was looked at: the executor refuses it.
+            # A row that was altered, or a task that this code does not have.
             return None, False
         return resolved.options.timeout, resolved.is_coroutine
 

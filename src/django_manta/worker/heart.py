@@ -12,6 +12,7 @@ from collections.abc import Callable
 from django.db import Error as DatabaseError
 
 from django_manta.ledger import Ledger, own_session
+from django_manta.worker.duty import Duty
 
 logger = logging.getLogger("django_manta")
 
@@ -22,7 +23,7 @@ BEATS = 4
 RETRY_SECONDS = 0.5
 
 
-class Heart(threading.Thread):
+class Heart(Duty):
     """The heartbeat of one worker identity."""
 
     def __init__(
@@ -33,8 +34,9 @@ class Heart(threading.Thread):
         *,
         on_lost: Callable[[], None],
         on_orphans: Callable[[], None],
+        on_death: Callable[[], None],
     ) -> None:
-        super().__init__(name="manta-heart", daemon=True)
+        super().__init__("manta-heart", on_death)
         self.database = database
         self.worker = worker
         self.interval = lease_seconds / BEATS
@@ -43,7 +45,7 @@ class Heart(threading.Thread):
         self._on_orphans = on_orphans
         self._stop = threading.Event()
 
-    def run(self) -> None:
+    def work(self) -> None:
         session = own_session(self.database)
         away = False
         # The first one at once: to connect takes time, of which there may be less when the next one is due.

@@ -257,6 +257,8 @@ class RayJobs(Elsewhere):
             elif word == "away":
                 self.session = ""
                 self._is_away(body[0])
+            elif word == "died":
+                raise RuntimeError("The thread that speaks with Ray's dashboard has died.")
             elif word in ("found", "missing"):
                 self.inheritance.hear(name, *body)
             elif name in self.jobs:
@@ -318,6 +320,5 @@ def _own_places() -> tuple[str, ...]:
 
 
 def _needs(config: Config, claim: Claimed) -> dict[str, Any]:
-    """What Ray is asked for. Raise TaskNotFound, or LookupError."""
-    resolved = resolve(config, claim.task, claim.queue, claim.priority, claim.backend, claim.overrides)
-    return resources.ray_options(resolved.options.ray, config.runtime_envs, config.ray["RUNTIME_ENV"])
+    """What Ray is asked for. Raise TaskNotFound, BadTaskSignature, or LookupError."""
+    return resources.ray_options(resolve(claim).options.ray, config.runtime_envs, config.ray["RUNTIME_ENV"])

@@ -31,6 +31,7 @@ from django_manta.ledger import (
 from django_manta.ledger.marks import REST_TIMES
 from django_manta.ringing import CANCEL, UNKNOWN
 from django_manta.states import Outcome, State
+from django_manta.task import load_tasks
 from django_manta.worker import doorbell
 from django_manta.worker.caretaker import Caretaker
 from django_manta.worker.claimer import Claimer
@@ -63,6 +64,8 @@ class Worker:
         self.backend = backend
         self.selector = selectors.DefaultSelector()
         self._lost = False
+        #: A thread died that it cannot do without.
+        self._is_crippled = False
         self._session = own_session(self.backend.database)
         self._ledger = Ledger(self._session)
         self.queues = Queues(given, backend)
@@ -87,13 +90,15 @@ class Worker:
         self.ear = Ear(doorbell.install(self.backend.database, self.backend.config.cluster), self.selector)
         self._begin()
         self.runner.start()
+        # Not when the first of their runs is claimed: that may take long, and nothing else would be done meanwhile.
+        load_tasks()
         # What is here now stays until the end: it need not be looked through each time there is garbage to be found.
         gc.collect()
         gc.freeze()
         try:
             while not self._is_done():
                 self._step()
-            return 0
+            return 1 if self._is_crippled else 0
         finally:
             self._end()
 
@@ -132,13 +137,14 @@ class Worker:
                 slots=self.runner.slots,
             )
         )
-        self.caretaker = Caretaker(self.backend, self.id, self.given.runner)
+        self.caretaker = Caretaker(self.backend, self.id, self.given.runner, self._hear_of_a_death)
         self.heart = Heart(
             self.backend.database,
             self.id,
             self.given.lease_seconds,
             on_lost=self._hear_that_we_are_lost,
             on_orphans=self.caretaker.recover_soon,
+            on_death=self._hear_of_a_death,
         )
         self.heart.start()
         self.caretaker.start()
@@ -197,6 +203,12 @@ class Worker:
 
     def _hear_that_we_are_lost(self) -> None:
         self._lost = True
+        self.wakeups.wake()
+
+    def _hear_of_a_death(self) -> None:
+        """Stop at once: our lease may run out, and what lost workers hold may wait for us."""
+        self._is_crippled = True
+        self.stopping.requests += 2
         self.wakeups.wake()
 
     # -- the loop --------------------------------------------------------------------------------

@@ -1,25 +1,40 @@
 """How executions are settled that vanished together with whoever knew of them."""
 
+import logging
 from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
-from django_manta.execution.admission import backend_of, resolve
+from django_manta import payload
+from django_manta.execution.admission import backend_of, resolve_signed
 from django_manta.ledger import Claimed, Ledger, Orphan, Settlement
 from django_manta.ledger.rows import loss
 from django_manta.options import OPTIONS
+from django_manta.task import find_loaded
+
+logger = logging.getLogger("django_manta")
 
 
 def max_losses_of(orphan: Orphan) -> int:
-    """As the code says now, or as it was given to the run."""
+    """
+    As it was given to the run, or as the code says now.
+
+    Nobody has verified the row, so nothing is imported that it names. What it says of its own losses may be believed:
+    a run that is lost too late is verified before it is executed.
+    """
     try:
-        config = backend_of(orphan.backend).config
-        resolved = resolve(config, orphan.task, orphan.queue, 0, orphan.backend, orphan.overrides)
+        given = payload.decode(orphan.overrides).get("max_losses") if orphan.overrides else None
+        if isinstance(given, int):
+            return given
+        if find_loaded(orphan.task) is not None:
+            config = backend_of(orphan.backend).config
+            found = resolve_signed(config, orphan.task, orphan.queue, 0, orphan.backend, "")
+            return found.options.max_losses
     except Exception:
-        # The task is gone, or the row was altered: it must not keep the others from being recovered.
-        allowed: int = OPTIONS["max_losses"].default
-        return allowed
-    return resolved.options.max_losses
+        # The row was altered: it must not keep the others from being recovered.
+        logger.warning("The options of run %s cannot be read.", orphan.id, exc_info=True)
+    allowed: int = OPTIONS["max_losses"].default
+    return allowed
 
 
 def lost(claim: Claimed, *, alone: bool, words: str) -> Settlement:

@@ -58,10 +58,11 @@ def _nothing(number: int, frame: Any) -> None:
 def _load_django() -> None:
     import django
     from django.db import connections
-    from django.utils.module_loading import autodiscover_modules
 
     django.setup()
-    autodiscover_modules("tasks")
+    from django_manta.task import load_tasks
+
+    load_tasks()
     import django_manta.execution.runners.child  # noqa: F401
 
     connections.close_all()

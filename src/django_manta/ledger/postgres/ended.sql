@@ -30,7 +30,8 @@ SELECT
     ended.losses,
     ended.refs,
     ended.delegate,
-    ended.workflow_id
+    ended.workflow_id,
+    ended.signature
 FROM manta_run AS run
 LEFT JOIN manta_run AS ended ON
     ended.id = run.id

@@ -29,6 +29,7 @@ SELECT
     losses,
     refs,
     delegate,
-    workflow_id
+    workflow_id,
+    signature
 FROM manta_run
 WHERE id = ANY(%(ids)s::uuid[])

@@ -90,10 +90,11 @@ def load_django(environment: dict[str, Any]) -> None:
             sys.path.append(place)
     os.environ["DJANGO_SETTINGS_MODULE"] = _settings(environment["settings"])
     import django
-    from django.utils.module_loading import autodiscover_modules
 
     django.setup()
-    autodiscover_modules("tasks")
+    from django_manta.task import load_tasks
+
+    load_tasks()
     from django_manta.execution.runners.child import hush_django
 
     hush_django()
