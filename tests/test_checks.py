@@ -78,7 +78,17 @@ def test_a_good_project_hears_nothing() -> None:
         ({"RETENTION": {"READY": None}}, "manta.E002", "knows the states"),
         ({"RETENTION": {"FAILED": 3}}, "manta.E002", "must give a timedelta or None"),
         ([], "manta.E002", "OPTIONS must be a dict, not []."),
-        ({"CLUSTER": "c" * 70}, "manta.E002", "CLUSTER must have at most 40 characters, not 70."),
+        (
+            {"CLUSTER": "c" * 58},
+            "manta.E002",
+            f"CLUSTER must have at most 57 bytes in UTF-8, and '{'c' * 58}' has 58.",
+        ),
+        (
+            {"CLUSTER": "ü" * 40},
+            "manta.E002",
+            f"CLUSTER must have at most 57 bytes in UTF-8, and '{'ü' * 40}' has 80.",
+        ),
+        ({"CLUSTER": "shop\0"}, "manta.E002", "CLUSTER must be printable, not 'shop\\x00'."),
         ({"TASK_DEFAULTS": {"backoff": 10**400}}, "manta.E002", "backoff must be a finite number of seconds"),
         ({"MIDDLEWARE": ["tests.broken.x"]}, "manta.E008", "MIDDLEWARE: 'tests.broken.x' cannot be imported"),
         ({"MIDDLEWARE": ["tests.nowhere.x"]}, "manta.E008", "MIDDLEWARE: 'tests.nowhere.x' cannot be imported"),

@@ -25,8 +25,8 @@ RUNNERS: Final = ("processes", "inline", "ray", "ray_job")
 #: Those that outlive their worker, on a cluster.
 ON_RAY: Final = ("ray", "ray_job")
 
-#: The name is part of a PostgreSQL identifier, which has at most 63 bytes.
-CLUSTER_LENGTH: Final = 40
+#: With "manta_" before it, the name is that of the doorbell's channel, a PostgreSQL identifier of at most 63 bytes.
+CLUSTER_BYTES: Final = 63 - len("manta_")
 
 DEFAULT_RETENTION: Final[dict[str, timedelta | None]] = {
     state: timedelta(days=7 if state in GOOD_ENDS else 30) for state in sorted(ENDS)
@@ -102,8 +102,10 @@ def _text(value: Any) -> str:
 
 def _cluster(value: Any) -> str:
     name = _text(value)
-    if len(name) > CLUSTER_LENGTH:
-        raise _Bad(f"must have at most {CLUSTER_LENGTH} characters, not {len(name)}")
+    if not name.isprintable():
+        raise _Bad(f"must be printable, not {name!r}")
+    if (size := len(name.encode())) > CLUSTER_BYTES:
+        raise _Bad(f"must have at most {CLUSTER_BYTES} bytes in UTF-8, and {name!r} has {size}")
     return name
 
 
@@ -274,7 +276,7 @@ SETTINGS: Final[dict[str, Setting]] = {
             "CLUSTER",
             _cluster,
             "default",
-            "name",
+            f"name of at most {CLUSTER_BYTES} bytes",
             "Salt of every signature: processes with the same key and another cluster name accept nothing of ours.",
         ),
         Setting(
