@@ -17,11 +17,20 @@ from django_manta.ledger import DjangoSession, Ledger, house
 #: Rings closer together than this are one.
 DEBOUNCE_SECONDS = 0.02
 
-#: What is rung when executions are to be cancelled; other words are names of queues.
+#: What begins with this is a word of ours; others are names of queues.
+OWN_WORDS = "manta:"
+
+#: What is rung when executions are to be cancelled.
 CANCEL = "manta:cancel"
+
+#: What is rung by who wants to know whether it is heard.
+TRIAL = "manta:trial"
 
 #: Something may have become ready, and nobody can say in which queue.
 UNKNOWN = "?"
+
+#: When so many words were rung, those that are over are forgotten.
+_REMEMBERED = 1_000
 
 _last: dict[tuple[str, str, str], float] = {}
 _lock = threading.Lock()
@@ -47,5 +56,8 @@ def _ring(database: str, cluster: str, word: str) -> None:
     with _lock:
         if now - _last.get(key, -1.0) < DEBOUNCE_SECONDS:
             return
+        if len(_last) >= _REMEMBERED:
+            for old in [each for each, rung in _last.items() if now - rung >= DEBOUNCE_SECONDS]:
+                del _last[old]
         _last[key] = now
     house.ring(Ledger(DjangoSession(database)), house.channel_of(cluster), word)

@@ -1,11 +1,22 @@
 """Which queues a worker claims from."""
 
+import pytest
+
+from django_manta import MantaBackend
 from django_manta.models import Run, Worker
+from django_manta.worker import queues as module
+from django_manta.worker.given import WorkerOptions
+from django_manta.worker.queues import Queues
 from tests.app import tasks
 from tests.worker.conftest import Start, ended, states, wait_for
 
 #: No QUEUES: any name is a queue.
 ANY = {"MANTA_TEST_QUEUES": "[]"}
+
+
+def open_queues() -> Queues:
+    """Of a worker that claims from queues of any name."""
+    return Queues(WorkerOptions(), MantaBackend("default", {"QUEUES": [], "OPTIONS": {}}))
 
 
 def test_without_declared_queues_any_name_is_one(start_worker: Start) -> None:
@@ -42,3 +53,28 @@ def test_a_queue_that_chose_another_runner_is_left_to_its_workers(start_worker: 
     wait_for(lambda: states() == {"SUCCESSFUL": 1, "READY": 1}, 30, worker.tell)
     assert Run.objects.ready().get().queue == "slow"
     assert Worker.objects.get().queues == ["default", "urgent"]
+
+
+def test_a_name_that_is_not_heard_any_more_is_forgotten_unless_something_is_ready_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    queues = open_queues()
+    queues.hear(["tenant-1", "tenant-2"])
+    queues.has_ready([])
+    assert queues.names == ["default", "tenant-1", "tenant-2"]
+    monkeypatch.setattr(module, "FORGOTTEN_SECONDS", 0.0)
+    queues.has_ready(["tenant-2", "tenant-3"])
+    assert queues.names == ["default", "tenant-2", "tenant-3"]
+    queues.has_ready([])
+    assert queues.names == ["default"]
+
+
+def test_strangers_who_ring_any_word_add_only_so_many_names() -> None:
+    queues = open_queues()
+    for number in range(0, 3 * module.HEARD, 100):
+        queues.hear(f"nonsense-{number + each}" for each in range(100))
+    assert len(queues.names) == module.HEARD
+    # Where something is ready, it is claimed all the same.
+    ready = [f"tenant-{number}" for number in range(2 * module.HEARD)]
+    queues.has_ready(ready)
+    assert set(ready) <= set(queues.names)

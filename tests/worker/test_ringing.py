@@ -8,13 +8,14 @@ from uuid import UUID
 import pytest
 from django.db import connection, transaction
 
-from django_manta import State
+from django_manta import State, conf, ringing
 from django_manta.ledger import DjangoSession, Ledger, house
 from django_manta.models import Run
-from django_manta.ringing import UNKNOWN
+from django_manta.ringing import CANCEL, UNKNOWN
 from django_manta.worker.doorbell import PostgresDoorbell
 from tests.app import tasks
 from tests.worker.conftest import Start, ended, wait_for
+from tests.worker.test_queues import open_queues
 
 pytestmark = pytest.mark.postgres
 
@@ -74,6 +75,33 @@ def test_what_a_worker_gives_back_when_it_leaves_wakes_others(start_worker: Star
     assert worker.wait(20) == 0, worker.tell()
     assert Run.objects.get(pk=run.id).state == State.READY
     wait_for(lambda: UNKNOWN in bell.rang(), 20, worker.tell)
+
+
+def test_who_tries_out_the_doorbell_names_no_queue(start_worker: Start, bell: PostgresDoorbell) -> None:
+    """Where any name may be a queue, what a new worker rings must not become one for all the others."""
+    worker = start_worker("--queues", "default").ready()
+    rung = wait_for(bell.rang, 20, worker.tell)
+    queues = open_queues()
+    queues.hear(rung)
+    queues.hear([CANCEL, UNKNOWN, ""])
+    assert queues.names == ["default"]
+
+
+def test_the_longest_names_of_clusters_that_settings_accept_have_a_doorbell(transactional_db: None) -> None:
+    for name in ("c" * 57, "ü" * 28):
+        bell = PostgresDoorbell("default", conf._cluster(name))
+        assert bell.try_out()
+        bell.close()
+        with pytest.raises(conf._Bad):
+            conf._cluster(name + "ü")
+
+
+def test_what_a_process_remembers_of_its_rings_does_not_grow_with_its_queues(bell: PostgresDoorbell) -> None:
+    known = len(ringing._last)
+    for number in range(3_000):
+        ringing._ring("default", "default", f"tenant-{number}")
+    assert len(ringing._last) < 2_000 + known
+    wait_for(lambda: "tenant-2999" in bell.rang())
 
 
 def test_a_ring_makes_nobody_elses_commit_asynchronous(bell: PostgresDoorbell) -> None:

@@ -15,7 +15,7 @@ from django.db import Error as DatabaseError
 from django.db import connections
 
 from django_manta.ledger import Ledger, PostgresSession, house, own_session
-from django_manta.ringing import UNKNOWN
+from django_manta.ringing import TRIAL, UNKNOWN
 
 logger = logging.getLogger("django_manta")
 
@@ -66,7 +66,7 @@ class PostgresDoorbell:
         """Ring it from elsewhere and see whether it is heard."""
         ringer = PostgresSession(self.alias)
         try:
-            house.ring(Ledger(ringer), self.channel, "trial")
+            house.ring(Ledger(ringer), self.channel, TRIAL)
         finally:
             ringer.close()
         return bool(self._session.heard(_TRIAL_SECONDS))

@@ -29,7 +29,7 @@ from django_manta.ledger import (
     own_session,
 )
 from django_manta.ledger.marks import REST_TIMES
-from django_manta.ringing import CANCEL, UNKNOWN
+from django_manta.ringing import CANCEL, TRIAL, UNKNOWN
 from django_manta.states import Outcome, State
 from django_manta.task import load_tasks
 from django_manta.worker import doorbell
@@ -301,10 +301,10 @@ class Worker:
     def _hear_the_bell(self, now: float) -> None:
         if self.lookout.goes_again(now):
             self.prospects.hungry = True
-        rung = self.ear.hear(now)
+        rung = [word for word in self.ear.hear(now) if word != TRIAL]
         if not rung:
             return
-        self.queues.hear_of(word for word in rung if word not in (CANCEL, UNKNOWN))
+        self.queues.hear(rung)
         self.prospects.better()
         # A queue's name may stand for a run that is due later, a cancel for one of ours, and no name for either: look.
         self.lookout.heard(now, at_once=CANCEL in rung or UNKNOWN in rung)
@@ -319,7 +319,7 @@ class Worker:
         """One statement tells all that may have changed: what is due, ready, to be cancelled, who is gone."""
         if self.queues.are_open and now >= self._ask_names_at:
             began = time.monotonic()
-            self.queues.hear_of(self._ledger.ready_queues())
+            self.queues.has_ready(self._ledger.ready_queues())
             # Behind much that was done while a transaction stayed open this takes long. The bell tells names as well.
             ended = time.monotonic()
             self._ask_names_at = ended + REST_TIMES * (ended - began)
