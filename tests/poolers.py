@@ -36,7 +36,7 @@ ignore_startup_parameters = extra_float_digits
 
 
 @contextmanager
-def pgbouncer(url: str, *, mode: str = "transaction", size: int = 3) -> Iterator[str]:
+def pgbouncer(url: str, *, mode: str = "transaction", size: int) -> Iterator[str]:
     """
     The URL of a pooler that has so many connections to the server of ``url``, and hands them out per transaction or
     per session. Raises scripts.debian.Missing where there is none to be had.

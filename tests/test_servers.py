@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -10,15 +11,23 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import psycopg
 import pytest
 from django.db import connection
 
 from scripts.debian import Missing
+from tests.app import tasks
 from tests.poolers import pgbouncer
+from tests.worker.conftest import Start, ended, start_worker, wait_for
+
+__all__ = ["start_worker"]
 
 pytestmark = [pytest.mark.postgres, pytest.mark.django_db(transaction=True)]
 
 ROOT = Path(__file__).parent.parent
+
+#: Connections to the server that a pooler has: enough for one worker that keeps each of its own.
+SIZE = 12
 
 type Pooled = Callable[[str], dict[str, str]]
 
@@ -30,7 +39,7 @@ def pooled(transactional_db: None, subprocess_environment: dict[str, str]) -> It
 
         def through(mode: str) -> dict[str, str]:
             try:
-                url = poolers.enter_context(pgbouncer(os.environ["DATABASE_URL"], mode=mode))
+                url = poolers.enter_context(pgbouncer(os.environ["DATABASE_URL"], mode=mode, size=SIZE))
             except Missing as missing:
                 pytest.skip(str(missing))
             parts = urlsplit(url)._replace(path=f"/{connection.settings_dict['NAME']}")
@@ -68,3 +77,45 @@ def test_the_doctor_warns_of_a_jit_that_workers_cannot_switch_off(
     assert line["status"] == "warning"
     assert "(JIT)" in line["message"]
     assert "SET jit = off" in line["remedy"]
+
+
+# -- a pooler ----------------------------------------------------------------------------------------
+
+
+def listening(url: str, size: int) -> list[str]:
+    """What the server's connections that a pooler hands out per transaction listen to: all of them are asked."""
+    with ExitStack() as stack:
+        clients = [stack.enter_context(psycopg.connect(url)) for _ in range(size)]
+        # None of them gives back what it has before the last one was asked.
+        asked = [client.execute("SELECT pg_backend_pid(), ARRAY(SELECT pg_listening_channels())") for client in clients]
+        rows = [cursor.fetchall()[0] for cursor in asked]
+    assert len({pid for pid, _ in rows}) == size
+    return [channel for _, channels in rows for channel in channels]
+
+
+def test_nobody_is_left_listening_in_a_pooler_that_hands_out_connections_per_transaction(
+    pooled: Pooled, start_worker: Start
+) -> None:
+    """An enqueue there would receive what it has rung itself, again and again, and keep it."""
+    environment = pooled("transaction")
+    [line] = doctor(environment)["doorbell"]
+    assert line["status"] == "warning"
+    worker = start_worker(environment=environment).ready()
+    results = [tasks.add.enqueue(1, number) for number in range(3)]
+    ended(*results, worker=worker)
+    assert [result.return_value for result in results] == [1, 2, 3]
+    assert any("polling once a second" in line for line in worker.lines())
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0, worker.tell()
+    assert listening(environment["DATABASE_URL"], SIZE) == []
+
+
+def test_the_doorbell_is_heard_through_a_pooler_that_hands_out_connections_per_session(
+    pooled: Pooled, start_worker: Start
+) -> None:
+    environment = pooled("session")
+    [line] = doctor(environment)["doorbell"]
+    assert line["status"] == "ok"
+    worker = start_worker(environment=environment).ready()
+    wait_for(lambda: any("doorbell: listen" in line for line in worker.lines()), 30, worker.tell)
+    ended(tasks.add.enqueue(1, 1), worker=worker)

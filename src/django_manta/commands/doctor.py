@@ -159,8 +159,7 @@ def _doorbell(backend: MantaBackend) -> Iterator[Line]:
         return
     bell = doorbell.PostgresDoorbell(backend.database, backend.config.cluster)
     try:
-        bell.listen()
-        works = bell.works()
+        works = bell.try_out()
     finally:
         bell.close()
     if works:

@@ -8,8 +8,13 @@ _PARAMETER = re.compile(r"%\((\w+)\)s")
 
 def is_pooled(driver: Any) -> bool:
     """A pooler answers for a server process that is another one, and may be a third in a moment."""
-    row = driver.execute("SELECT pg_backend_pid()").fetchone()
-    return row is not None and row[0] != driver.info.backend_pid
+    return server_of(driver) != int(driver.info.backend_pid)
+
+
+def server_of(driver: Any) -> int:
+    """The process that answers."""
+    [pid] = driver.execute("SELECT pg_backend_pid()").fetchone()
+    return int(pid)
 
 
 def numbered(text: str) -> tuple[str, list[str]]:

@@ -59,6 +59,9 @@ LINK = {
     "tcp_user_timeout": 15_000,
 }
 
+#: Where a pooler has many who come and go, one trial alone may seem to succeed.
+AFFINITY_TRIALS = 3
+
 type Row = tuple[Any, ...]
 
 #: A statement and what it is given.
@@ -366,6 +369,25 @@ class PostgresSession:
         """Should the server lose what the present transaction does, somebody will do it again."""
         if self._direct is not None:
             self._direct.is_repeatable = True
+
+    def keeps_its_server(self) -> bool:
+        """Whether each transaction meets the same process of the server: no pooler, or one that pools per session."""
+        with self._django_errors():
+            if not preparing.is_pooled(self.connection):
+                return True
+            other = PostgresSession(self.alias)
+            try:
+                return all(self._meets_again(other) for _ in range(AFFINITY_TRIALS))
+            finally:
+                other.close()
+
+    def _meets_again(self, other: "PostgresSession") -> bool:
+        """Whether our next transaction meets the process of the one before, while ``other`` is in one, too."""
+        first = preparing.server_of(self.connection)
+        with other.transaction():
+            # What is free between two transactions of ours is likely to be given to this one.
+            taken = preparing.server_of(other.connection)
+            return taken != first and preparing.server_of(self.connection) == first
 
     def listen(self, channel: str) -> None:
         """Hear what is rung on ``channel`` from now on."""

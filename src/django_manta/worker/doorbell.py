@@ -1,8 +1,8 @@
 """
 What wakes an idle worker.
 
-PostgreSQL: LISTEN on a connection of its own, tried out at the start by ringing it: behind a pooler
-that hands out connections per transaction nothing arrives, and the worker polls instead. SQLite: a
+PostgreSQL: LISTEN on a connection of its own, tried out at the start by ringing it. Behind a pooler
+that hands out connections per transaction nothing would arrive, and the worker polls instead. SQLite: a
 counter in the database file's header changes with every commit of another connection; looking at it
 costs no query.
 """
@@ -61,6 +61,14 @@ class PostgresDoorbell:
     def listen(self) -> None:
         self._session.listen(self.channel)
         self._listening = True
+
+    def try_out(self) -> bool:
+        """Listen, if what is rung is heard here."""
+        if not self._session.keeps_its_server():
+            # Whoever uses that connection to the server next would hear it, and not we.
+            return False
+        self.listen()
+        return self.works()
 
     def works(self) -> bool:
         """Ring it from elsewhere and see whether it is heard."""
@@ -155,8 +163,7 @@ def install(alias: str, cluster: str) -> Doorbell:
     if connections[alias].vendor == "sqlite":
         return SqliteDoorbell(alias)
     doorbell = PostgresDoorbell(alias, cluster)
-    doorbell.listen()
-    if doorbell.works():
+    if doorbell.try_out():
         return doorbell
     doorbell.close()
     logger.warning("LISTEN does not work on this connection (a transaction pooler?); polling once a second.")
