@@ -83,6 +83,7 @@ def test_every_statement_has_a_comment_and_every_dialect_has_every_statement() -
         "constraints",
         "ring",
         "arm_lock",
+        "arm_free",
         "tell_lock",
         "hush_gone",
         "briefly",

@@ -1,5 +1,6 @@
 """Runs that wait for runs: what the state machine found, each on its own."""
 
+from collections import Counter
 from contextlib import AbstractContextManager
 from json import dumps
 from typing import Any
@@ -7,12 +8,24 @@ from unittest.mock import patch
 from uuid import UUID
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
+from django.tasks import default_task_backend
 
 from django_manta.ids import new_run_id
-from django_manta.ledger import Claimed, Ledger, fsck, graph
-from django_manta.states import Outcome, State, When
-from tests.ledger.given import HOUR, claimed, dependent, run_in_state, settlement, sql, state_of, worker_record
+from django_manta.ledger import Claimed, Ledger, PostgresSession, fsck, graph
+from django_manta.states import Outcome, Role, State, When
+from django_manta.worker import caretaker as caretaker_module
+from tests.ledger.given import (
+    HOUR,
+    claimed,
+    dependent,
+    enqueue,
+    run_in_state,
+    settlement,
+    sql,
+    state_of,
+    worker_record,
+)
 
 
 def caretaker(ledger: Ledger) -> None:
@@ -162,6 +175,71 @@ def test_a_released_run_goes_on_when_nobody_has_its_precondition_locked_any_more
         assert ledger.release([run_id]) == {run_id: State.WAITING}
     caretaker(ledger)
     assert state_of(ledger, run_id) is State.READY
+
+
+# -- locked by somebody ---------------------------------------------------------------------------------
+
+
+def unarmed(ledger: Ledger, on: UUID, count: int) -> list[UUID]:
+    """Runs that wait for another one, and that nobody counted a minute ago."""
+    ids = enqueue(ledger, count, waits=True)
+    gates, edges = [graph.NewGate(run_id) for run_id in ids], [graph.Edge(run_id, on, Role.AFTER) for run_id in ids]
+    graph.add(ledger, gates, edges)
+    sql(ledger, "UPDATE manta_gate SET made_at = made_at - interval '1 minute'")
+    return ids
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often each statement was said on the ledger's own connections. To wait for a lock takes 250 ms."""
+    said: Counter[str] = Counter()
+    rows = PostgresSession.rows
+
+    def counting(session: PostgresSession, name: str, params: Any) -> Any:
+        said[name] += 1
+        assert said["arm_lock"] < 30, "It waits for one gate after the other."
+        return rows(session, name, params)
+
+    monkeypatch.setattr(PostgresSession, "rows", counting)
+    return said
+
+
+@pytest.mark.postgres  # which locks rows
+@pytest.mark.parametrize("held", [30, 1_000])
+def test_a_caretaker_does_not_wait_for_each_gate_whose_precondition_is_locked(
+    other_ledger: Ledger, counted: Counter[str], held: int
+) -> None:
+    """And it arms those behind them."""
+    [claim] = claimed(other_ledger)
+    waiting = unarmed(other_ledger, claim.id, held)
+    [free] = unarmed(other_ledger, run_in_state(other_ledger, State.CANCELLED), 1)
+    with transaction.atomic():
+        sql(Ledger(), "SELECT FROM manta_run WHERE id = %s FOR UPDATE", [claim.id])
+        assert caretaker_module.spread_the_word(default_task_backend, other_ledger) == 1
+        assert state_of(other_ledger, free) is State.UPSTREAM_FAILED
+        assert counted["arm_lock"] <= 2 * (1 + held // 1_000)
+    assert caretaker_module.spread_the_word(default_task_backend, other_ledger) == 0
+    other_ledger.settle([settlement(claim)])
+    assert {run.state for run in other_ledger.fetch(waiting)} == {State.READY}
+
+
+@pytest.mark.postgres  # which locks rows
+def test_of_many_that_are_released_only_those_wait_whose_precondition_is_locked(
+    other_ledger: Ledger, counted: Counter[str]
+) -> None:
+    first, second = claimed(other_ledger, 2)
+    held = [dependent(other_ledger, first.id) for _ in range(10)]
+    free = [dependent(other_ledger, second.id) for _ in range(10)]
+    other_ledger.hold([*held, *free])
+    other_ledger.settle([settlement(first), settlement(second)])
+    counted.clear()
+    with transaction.atomic():
+        sql(Ledger(), "SELECT FROM manta_run WHERE id = %s FOR UPDATE", [first.id])
+        reached = other_ledger.release([*held, *free])
+        assert reached == dict.fromkeys(held, State.WAITING) | dict.fromkeys(free, State.READY)
+    assert counted["arm_lock"] == 1
+    caretaker(other_ledger)
+    assert {run.state for run in other_ledger.fetch(held)} == {State.READY}
 
 
 # -- circles ------------------------------------------------------------------------------------------

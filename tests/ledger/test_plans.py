@@ -70,6 +70,7 @@ ASKED: dict[str, dict[str, Any]] = {
     "settle": {"settlements": "[]", "worker": "worker", "recovering": False, "quietly": False},
     "settle_well": {"settlements": "[]", "worker": "worker", "recovering": False, "quietly": False},
     "tell_own": {"ids": IDS, "limit": 200},
+    "arm_free": {"ids": IDS},
 }
 
 

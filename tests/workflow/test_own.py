@@ -37,9 +37,9 @@ def arming(monkeypatch: pytest.MonkeyPatch) -> list[UUID]:
     armed: list[UUID] = []
     arm = graph._arm
 
-    def noting(ledger: Ledger, ids: list[UUID], new: bool, sure: bool) -> object:
+    def noting(ledger: Ledger, ids: list[UUID], *how: bool, **sure: bool) -> object:
         armed.extend(ids)
-        return arm(ledger, ids, new, sure)
+        return arm(ledger, ids, *how, **sure)
 
     monkeypatch.setattr(graph, "_arm", noting)
     return armed

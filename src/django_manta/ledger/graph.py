@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from itertools import batched
 from json import dumps
+from random import choice
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -93,6 +94,10 @@ class Passed:
     done: int = 0
     #: How many runs nobody else could move meanwhile, because others wait for them.
     locked: int = 0
+    #: The runs that were not counted, because somebody holds them or what they wait for.
+    left: set[UUID] = field(default_factory=set)
+    #: Whether there are gates and heralds behind those that were found.
+    more: bool = False
 
     @property
     def ended(self) -> list[UUID]:
@@ -108,6 +113,8 @@ class Passed:
         self.seen += other.seen
         self.done += other.done
         self.locked += other.locked
+        self.left |= other.left
+        self.more |= other.more
         return self
 
 
@@ -161,26 +168,26 @@ def wait(ledger: "Ledger", settlements: Sequence[Settleable]) -> None:
 # -- arming ------------------------------------------------------------------------------------------
 
 
-def arm(ledger: "Ledger", ids: Iterable[UUID], *, new: bool = False, batch: int = ARM_BATCH) -> Passed:
+def arm(
+    ledger: "Ledger", ids: Iterable[UUID], *, new: bool = False, batch: int = ARM_BATCH, patient: bool = True
+) -> Passed:
     """
     Count what runs wait for, and let those pass that wait for nothing any more. Tells whoever waits for them.
 
-    Ends those that asked to wait for something that waits for them; ``new`` ones cannot have. What somebody holds,
-    in a transaction that takes its time, is waited for but a moment: the caretaker comes again for who needs it.
+    Ends those that asked to wait for something that waits for them; ``new`` ones cannot have. Runs that somebody holds,
+    or what they wait for, in a transaction that takes its time, are waited for once and for a moment, or not at all
+    unless ``patient``. Then they are left, and the caretaker comes again for them; the others are counted.
     """
     passed = Passed()
     heralds: list[UUID] = []
     ids = list(ids)
     for some in batched(ids, batch):
-        moved, told, left = _arm_or_halve(ledger, some, new)
+        moved, told, patient = _arm_or_leave(ledger, some, new, patient)
+        moved.done += len(some) - len(moved.left)
         passed |= moved
-        passed.done += len(some) - left
         heralds += told
-        if left and new:
-            # Whoever enqueues has waited long enough.
-            break
     passed |= tell(ledger, heralds)
-    bring_forward(ledger, ids)
+    bring_forward(ledger, [run_id for run_id in ids if run_id not in passed.left])
     return passed
 
 
@@ -195,43 +202,40 @@ def arm_own(ledger: "Ledger", ids: Iterable[UUID]) -> set[UUID]:
     return {row[0] for row in ledger.session.rows("arm_own", {"ids": _listed(ledger, ids)})}
 
 
-def _arm_or_halve(ledger: "Ledger", ids: Sequence[UUID], new: bool) -> tuple[Passed, list[UUID], int]:
-    """Arm runs; if somebody holds what one of them waits for, the others all the same. How many are left."""
-    try:
-        return *patiently(ledger, lambda: _arm_after_news(ledger, ids, new)), 0
-    except OperationalError as error:
-        if code_of(error) not in CONFLICTS | {_HELD} or ledger.session.in_transaction():
-            raise
-    if new or len(ids) == 1:
-        return Passed(), [], len(ids)
-    half = len(ids) // 2
-    passed, heralds, left = _arm_or_halve(ledger, ids[:half], new)
-    moved, told, more = _arm_or_halve(ledger, ids[half:], new)
-    passed |= moved
-    return passed, [*heralds, *told], left + more
+def _arm_or_leave(ledger: "Ledger", ids: Sequence[UUID], new: bool, patient: bool) -> tuple[Passed, list[UUID], bool]:
+    """Arm runs; if somebody holds what some of them wait for, the others. Whether there is patience for the next."""
+    if patient:
+        try:
+            return *patiently(ledger, lambda: _arm_after_news(ledger, ids, new, waiting=True)), True
+        except OperationalError as error:
+            if code_of(error) not in CONFLICTS | {_HELD} or ledger.session.in_transaction():
+                raise
+    return *patiently(ledger, lambda: _arm_after_news(ledger, ids, new, waiting=False)), False
 
 
-def _arm_after_news(ledger: "Ledger", ids: Sequence[UUID], new: bool) -> tuple[Passed, list[UUID]]:
+def _arm_after_news(ledger: "Ledger", ids: Sequence[UUID], new: bool, waiting: bool) -> tuple[Passed, list[UUID]]:
     """A circle may be none: somebody in it may go on, and has not been told yet."""
     try:
-        return _arm(ledger, ids, new, sure=False)
+        return _arm(ledger, ids, new, waiting, sure=False)
     except _PerhapsCircle:
         passed = tell_leftovers(ledger)
-    moved, heralds = _arm(ledger, ids, new, sure=True)
-    passed |= moved
-    return passed, heralds
+    moved, heralds = _arm(ledger, ids, new, waiting, sure=True)
+    moved.states = passed.states | moved.states
+    moved.queues |= passed.queues
+    return moved, heralds
 
 
 class _PerhapsCircle(Exception):
     """Somebody would wait for itself, unless there is news."""
 
 
-def _arm(ledger: "Ledger", ids: Sequence[UUID], new: bool, sure: bool) -> tuple[Passed, list[UUID]]:
-    params = {"ids": _listed(ledger, ids)}
+def _arm(ledger: "Ledger", ids: Sequence[UUID], new: bool, waiting: bool, sure: bool) -> tuple[Passed, list[UUID]]:
     with _briefly(ledger):
-        locked: list[UUID] = []
-        if ledger.dialect.name == "postgres":
-            locked = [row[0] for row in ledger.session.rows("arm_lock", params)]
+        locked, left = _lock(ledger, ids, waiting)
+        ids = [run_id for run_id in ids if run_id not in left]
+        if not ids:
+            return Passed(left=left), []
+        params = {"ids": _listed(ledger, ids)}
         circles = [] if new else in_circles(ledger, ids)
         if circles and not sure:
             raise _PerhapsCircle
@@ -241,15 +245,35 @@ def _arm(ledger: "Ledger", ids: Sequence[UUID], new: bool, sure: bool) -> tuple[
         ledger.session.rows("arm_gates", {**params, "locked": _listed(ledger, locked)})
         passed, told = _let_pass(ledger, ids, reopening=True)
         passed |= refused
-        passed.locked = len(set(locked).difference(ids))
+        passed.locked = len(locked.difference(ids))
+        passed.left = left
         return passed, [*heralds, *told]
 
 
-def arm_leftovers(ledger: "Ledger", *, older_than: float = 0.0, limit: int = 1_000) -> Passed:
-    """Arm what nobody armed after it was enqueued."""
-    rows = ledger.session.rows("unarmed", {"seconds": older_than, "limit": limit})
-    passed = arm(ledger, [ledger.dialect.read_id(row[0]) for row in rows])
+def _lock(ledger: "Ledger", ids: Sequence[UUID], waiting: bool) -> tuple[set[UUID], set[UUID]]:
+    """Lock runs and what they wait for: what is locked, and which of the runs are left because somebody holds it."""
+    if ledger.dialect.name == "sqlite":
+        return set(), set()
+    params = {"ids": _listed(ledger, ids)}
+    if waiting:
+        return {row[0] for row in ledger.session.rows("arm_lock", params)}, set()
+    found = ledger.session.rows("arm_free", params)
+    return {run_id for run_id, is_left in found if not is_left}, {run_id for run_id, is_left in found if is_left}
+
+
+def arm_leftovers(ledger: "Ledger", *, older_than: float = 0.0, limit: int = 1_000, page: int = 0) -> Passed:
+    """
+    Arm what nobody armed after it was enqueued, ``limit`` at most, or the same of a further ``page``. What somebody
+    holds is passed over, but for one of them: where others are always in line, it gets its turn only if it waits.
+    """
+    rows = ledger.session.rows("unarmed", {"seconds": older_than, "limit": limit, "skip": page * limit})
+    passed = arm(ledger, [ledger.dialect.read_id(row[0]) for row in rows], patient=False)
+    if passed.left:
+        one = choice(sorted(passed.left))
+        passed.left.discard(one)
+        passed |= arm(ledger, [one])
     passed.seen += len(rows)
+    passed.more |= len(rows) == limit
     return passed
 
 
@@ -475,11 +499,12 @@ def heralds_for(ledger: "Ledger", ids: Iterable[UUID]) -> list[UUID]:
     return [row[0] for row in ledger.session.rows("heralds_for", {"ids": _listed(ledger, ids)})]
 
 
-def tell_leftovers(ledger: "Ledger", limit: int = 100) -> Passed:
-    """Tell the dependents of whom nobody told so far."""
-    rows = ledger.session.rows("heralds", {"limit": limit})
+def tell_leftovers(ledger: "Ledger", limit: int = 100, page: int = 0) -> Passed:
+    """Tell the dependents of whom nobody told so far, ``limit`` at most, or the same of a further ``page``."""
+    rows = ledger.session.rows("heralds", {"limit": limit, "skip": page * limit})
     passed = tell(ledger, [ledger.dialect.read_id(row[0]) for row in rows])
     passed.seen += len(rows)
+    passed.more |= len(rows) == limit
     return passed
 
 

@@ -95,15 +95,13 @@ class Caretaker(Duty):
         self._session.close()
 
     def _do_duties(self, ledger: Ledger) -> None:
-        if self._recover.is_set():
-            self._recover.clear()
-            recover(self.backend, ledger)
-        if self._expire.is_set():
-            self._expire.clear()
-            expire(self.backend, ledger)
+        def urgent() -> None:
+            self._do_what_is_urgent(ledger)
+
+        urgent()
         if self._tell.is_set():
             self._tell.clear()
-            spread_the_word(self.backend, ledger, self._stop)
+            spread_the_word(self.backend, ledger, self._stop, between=urgent)
         now = time.monotonic()
         if now >= self._prune_at + LATE_SECONDS and not self._was_late:
             self._prune_at, self._was_late = now + LATE_SECONDS, True
@@ -111,8 +109,17 @@ class Caretaker(Duty):
             self._was_late = False
             self._prune_at = now + PRUNE_SECONDS
             if house.lead(ledger, self.backend.config.cluster, self.worker) is not None:
-                prune(self.backend, ledger, self._stop)
+                prune(self.backend, ledger, self._stop, between=urgent)
                 house.forget_lost_workers(ledger)
+
+    def _do_what_is_urgent(self, ledger: Ledger) -> None:
+        """The duties that the others make way for, between two of their steps."""
+        if self._recover.is_set():
+            self._recover.clear()
+            recover(self.backend, ledger)
+        if self._expire.is_set():
+            self._expire.clear()
+            expire(self.backend, ledger)
 
 
 def recover(backend: Any, ledger: Ledger) -> int:
@@ -163,24 +170,52 @@ def expire(backend: Any, ledger: Ledger) -> None:
         house.ring(ledger, house.channel_of(backend.config.cluster), "?")
 
 
-def spread_the_word(backend: Any, ledger: Ledger, stop: threading.Event | None = None) -> int:
-    """Arm what nobody armed, tell whom nobody told, transaction after transaction. How many runs moved."""
-    moved = 0
+def _no_others() -> None:
+    pass
+
+
+def spread_the_word(
+    backend: Any,
+    ledger: Ledger,
+    stop: threading.Event | None = None,
+    *,
+    between: Callable[[], None] = _no_others,
+) -> int:
+    """
+    Arm what nobody armed, tell whom nobody told, transaction after transaction. How many runs moved. ``between`` two
+    steps others have their turn.
+    """
+    moved, page, progress = 0, 0, False
     while stop is None or not stop.is_set():
-        passed = graph.tell_leftovers(ledger)
-        passed |= graph.arm_leftovers(ledger, older_than=1.0)
-        if not passed.done:
-            # Nothing is left, or somebody holds it: then it is for the next look.
-            return moved
+        passed = graph.tell_leftovers(ledger, page=page)
+        passed |= graph.arm_leftovers(ledger, older_than=1.0, page=page)
         moved += len(passed.states)
         if passed.queues:
             house.ring(ledger, house.channel_of(backend.config.cluster), "?")
         announce.ended(backend, passed.ended, ledger)
+        progress = progress or passed.done > 0
+        if passed.more:
+            # Whatever somebody holds here, what is behind it may be free.
+            page += 1
+        elif progress:
+            page, progress = 0, False
+        else:
+            # Nothing is left, or somebody holds it: then it is for the next look.
+            break
+        between()
     return moved
 
 
-def prune(backend: Any, ledger: Ledger, stop: threading.Event | None = None) -> dict[State, int]:
-    """Remove finished runs that are past their retention. How many, by state."""
+def prune(
+    backend: Any,
+    ledger: Ledger,
+    stop: threading.Event | None = None,
+    *,
+    between: Callable[[], None] = _no_others,
+) -> dict[State, int]:
+    """
+    Remove finished runs that are past their retention. How many, by state. ``between`` steps others have their turn.
+    """
     removed: dict[State, int] = {}
     for name, age in backend.config.retention.items():
         if age is None:
@@ -200,6 +235,8 @@ def prune(backend: Any, ledger: Ledger, stop: threading.Event | None = None) -> 
             if after is None:
                 break
             time.sleep(_PAUSE_SECONDS)
+            between()
     while (stop is None or not stop.is_set()) and ledger.forget_workflows(BATCH) == BATCH:
         time.sleep(_PAUSE_SECONDS)
+        between()
     return removed

@@ -4,3 +4,4 @@ FROM manta_gate AS gate
 WHERE NOT gate.armed AND gate.made_at <= statement_timestamp() + make_interval(secs => -%(seconds)s::double precision)
 ORDER BY gate.made_at
 LIMIT %(limit)s
+OFFSET %(skip)s

@@ -3,3 +3,4 @@ SELECT run_id
 FROM manta_herald
 ORDER BY run_id
 LIMIT %(limit)s
+OFFSET %(skip)s

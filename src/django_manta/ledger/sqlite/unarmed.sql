@@ -4,3 +4,4 @@ FROM manta_gate AS gate
 WHERE NOT gate.armed AND gate.made_at <= strftime('%%Y-%%m-%%d %%H:%%M:%%f000', 'now', -%(seconds)s || ' seconds')
 ORDER BY gate.made_at
 LIMIT %(limit)s
+OFFSET %(skip)s
