@@ -2,6 +2,8 @@
 
 import logging
 import threading
+from signal import SIGUSR1
+from signal import signal as set_handler
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ from django.tasks.signals import task_finished, task_started
 from django.test import override_settings
 
 from django_manta import State, exceptions, text
-from django_manta.execution import policy
+from django_manta.execution import limits, policy
 from django_manta.execution.executor import execute
 from django_manta.ledger import Ledger, Settlement, Written, fsck, written
 from django_manta.logs import RunFilter
@@ -21,7 +23,7 @@ from django_manta.signals import attempt_finished, run_settled
 from django_manta.states import Outcome
 from django_manta.testing import run_all
 from django_manta.worker import caretaker
-from tests.app import tasks
+from tests.app import coroutines, tasks
 from tests.app.models import Ledgerline
 
 MANTA: dict[str, Any] = {"BACKEND": "django_manta.MantaBackend", "QUEUES": ["default", "urgent", "slow"]}
@@ -168,6 +170,18 @@ def test_ctrl_c_stops_the_drain_and_loses_nothing() -> None:
 
 
 # -- retries -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.django_db
+def test_a_coroutine_that_is_interrupted_does_not_go_on_beside_the_next_run() -> None:
+    coroutines.TRAIL.clear()
+    former = set_handler(SIGUSR1, lambda *_: limits.interrupt(Outcome.CANCELLED, "enough"))
+    try:
+        coroutines.interrupt_itself.enqueue(int(SIGUSR1))
+        assert run_all().states == {State.CANCELLED: 1}
+    finally:
+        set_handler(SIGUSR1, former)
+    assert coroutines.TRAIL == ["was cancelled"]
 
 
 @pytest.mark.django_db

@@ -70,7 +70,7 @@ class TaskContext(GenericTaskContext[P, R]):  # type: ignore[misc]  # Django's i
 
     async def asave_metadata(self) -> None:
         """See save_metadata()."""
-        await sync_to_async(self.save_metadata, thread_sensitive=False)()
+        await sync_to_async(self.save_metadata, thread_sensitive=True)()
 
     def progress(self, done: float, total: float | None = None, message: str = "") -> None:
         """
@@ -86,7 +86,7 @@ class TaskContext(GenericTaskContext[P, R]):  # type: ignore[misc]  # Django's i
 
     async def aprogress(self, done: float, total: float | None = None, message: str = "") -> None:
         """See progress()."""
-        await sync_to_async(self.progress, thread_sensitive=False)(done, total, message)
+        await sync_to_async(self.progress, thread_sensitive=True)(done, total, message)
 
     def track[T](self, items: Iterable[T], total: int | None = None, message: str = "") -> Iterator[T]:
         """Iterate over ``items`` and tell the progress: ``for row in context.track(rows): …``."""

@@ -2,10 +2,12 @@
 
 from collections import Counter
 
+import pytest
+
 from django_manta import State
 from django_manta.ledger import Ledger, fsck
 from django_manta.models import Attempt, Run
-from tests.app import tasks
+from tests.app import coroutines, tasks
 from tests.app.models import Ledgerline
 from tests.ray.conftest import StartOnRay
 from tests.worker.conftest import ended, outcomes
@@ -38,3 +40,14 @@ def test_runs_are_executed_on_ray_and_settled_once(start_on_ray: StartOnRay) -> 
     }
     assert not Run.objects.exclude(state__in=["SUCCESSFUL", "FAILED"]).exists()
     assert fsck.check(Ledger()) == []
+
+
+@pytest.mark.postgres
+def test_what_a_coroutine_leaves_in_its_session_is_gone_before_the_next_run(start_on_ray: StartOnRay) -> None:
+    worker = start_on_ray().ready()
+    leaving = coroutines.leave_something_in_the_session.starmap([()] * 3)
+    ended(*leaving, limit=60, worker=worker)
+    looking = coroutines.look_at_the_session.starmap([()] * 3)
+    ended(*looking, limit=60, worker=worker)
+    assert {run.state for run in leaving} == {State.SUCCESSFUL}
+    assert [run.return_value for run in looking] == [[None, 0, None, True]] * 3

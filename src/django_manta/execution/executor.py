@@ -6,7 +6,9 @@ returns becomes a settlement that can be stored.
 """
 
 import asyncio
+import contextlib
 import logging
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -57,6 +59,9 @@ _FENCE_TRIES, _FENCE_PAUSE_SECONDS = 100, 0.05
 
 #: After such a conflict the run is tried again, a moment later.
 _CONFLICT_PAUSE_SECONDS = 0.5
+
+#: A coroutine that was told to end has so long to do so.
+_CANCEL_SECONDS = 1.0
 
 #: What PostgreSQL says when two transactions got in each other's way and one had to go.
 _CONFLICTS = frozenset({"40001", "40P01"})
@@ -506,8 +511,33 @@ def _call_task(limit: Limit, admitted: Admitted, args: list[Any]) -> Any:
 
 def _call_alone(limit: Limit, function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
     """A coroutine in a loop of its own. The alarm reaches a loop that its own code blocks."""
-    with TimeLimit(limit):
-        return async_to_sync(_call_coroutine)(limit, function, args, kwargs)
+    begun: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any] | None]] = []
+    over = threading.Event()
+
+    async def call() -> Any:
+        begun.append((asyncio.get_running_loop(), asyncio.current_task()))
+        try:
+            return await _call_coroutine(limit, function, args, kwargs)
+        finally:
+            over.set()
+
+    try:
+        with TimeLimit(limit):
+            return async_to_sync(call)()
+    except BaseException:
+        for loop, task in begun:
+            # It was raised in this thread. The loop has another, where the coroutine would go on beside the next run.
+            if not over.is_set() and task is not None:
+                with contextlib.suppress(RuntimeError):
+                    loop.call_soon_threadsafe(task.cancel)
+                over.wait(_CANCEL_SECONDS)
+        raise
+
+
+def call_apart(limit: Limit, function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """The same, in a process that has nothing else to do: the connections that it used are not the next run's."""
+    tending.close_after()
+    return _call_alone(limit, function, args, kwargs)
 
 
 #: How a coroutine is called. A child that executes many at a time puts its own way here.

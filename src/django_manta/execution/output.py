@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any, TextIO
 
 from django_manta import text
+from django_manta.current import current_run
 
 #: How much of the output is kept with a failed attempt, in bytes.
 TAIL_BYTES = 8 * 1024
@@ -59,6 +60,36 @@ class Recorder:
 
     def tail(self) -> str:
         return tail_of(self.descriptor) if self._written else ""
+
+
+class SharedRecorder(Recorder):
+    """
+    That of a process that executes many runs at a time: each has a tail of its own, of what its code prints in its
+    own context. The file, which says what a dead process was at, holds only what a run printed while it was alone.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__(descriptor)
+        self._tails: dict[int, str] = {}
+
+    def record(self, data: str) -> None:
+        run = current_run()
+        if run is None or (tail := self._tails.get(run.token)) is None:
+            return
+        self._tails[run.token] = (tail + data)[-TAIL_BYTES:]
+        if len(self._tails) == 1:
+            super().record(data)
+
+    def start(self, token: int) -> None:
+        self._tails[token] = ""
+        self.begin()
+
+    def end(self, token: int) -> None:
+        del self._tails[token]
+        self.begin()
+
+    def tail_of_run(self, token: int) -> str:
+        return text.clean(self._tails[token].encode("utf-8", "replace")[-TAIL_BYTES:].decode("utf-8", "replace"))
 
 
 def tail_of(descriptor: int) -> str:

@@ -46,6 +46,11 @@ def _opened() -> set[str]:
     return opened
 
 
+def close_after() -> None:
+    """What this thread has opened by the end of its present execution is closed then, not kept."""
+    _here.closes = True
+
+
 _IDLE, _OPEN, _BUSY = "idle", "open", "busy"
 
 
@@ -78,6 +83,7 @@ def begin() -> frozenset[str]:
 def end(callers: frozenset[str]) -> set[str]:
     """After an execution: the aliases on which it left a transaction open, whose writes are lost."""
     left_open: set[str] = set()
+    closes = _here.__dict__.pop("closes", False)
     for alias in tuple(_opened()):
         if alias in callers:
             continue
@@ -94,6 +100,9 @@ def end(callers: frozenset[str]) -> set[str]:
             connection.close()
             # The wrapper still believes in its transaction; the next use makes a new one.
             del connections[alias]
+            continue
+        if closes:
+            connection.close()
             continue
         if not connection.settings_dict["CONN_MAX_AGE"]:
             connection.close_at = None

@@ -30,7 +30,7 @@ from django.tasks.signals import log_task_finished, log_task_started, task_finis
 
 from django_manta.execution import executor, limits, tending
 from django_manta.execution.executor import execute
-from django_manta.execution.output import Recorder
+from django_manta.execution.output import Recorder, SharedRecorder
 from django_manta.execution.runners import kept, wire
 from django_manta.execution.runners.concurrent import Concurrent
 from django_manta.execution.runners.forkserver import die_with
@@ -69,13 +69,14 @@ def serve(request: dict[str, Any], descriptors: list[int]) -> int:
     slate = None if request.get("slots") else Slate(descriptors[2])
     # A process that a task forks must not hold our end of the channel, nor tell anything in our name, nor outlive us.
     os.register_at_fork(after_in_child=lambda: _disown(worker, slate))
-    recorder = Recorder(descriptors[1])
+    recorder = SharedRecorder(descriptors[1]) if slate is None else Recorder(descriptors[1])
     recorder.install()
     _limit_memory(request.get("memory_limit"))
     hush_django()
     tending.start_anew()
-    if slate is None:
+    if isinstance(recorder, SharedRecorder):
         return Concurrent(worker, recorder, request["slots"]).serve()
+    assert slate is not None
     return Child(worker, recorder, slate).serve()
 
 

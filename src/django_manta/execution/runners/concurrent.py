@@ -1,8 +1,10 @@
 """
 A child that executes many ``async def`` tasks at a time.
 
-Their coroutines share one event loop, in the main thread; everything around them (the signature,
-signals, middleware, the database) is ordinary blocking code and has a thread each.
+Their coroutines share one event loop, in the main thread, and nothing else: what a coroutine calls by
+``sync_to_async`` or through the ORM has a thread of its run's own, and so connections of its own, which are closed
+after it. Everything around a coroutine (the signature, signals, middleware) is ordinary blocking code and has another
+thread.
 """
 
 import asyncio
@@ -14,13 +16,17 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any
+
+from asgiref.sync import SyncToAsync, ThreadSensitiveContext
+from django.db.transaction import TransactionManagementError
 
 from django_manta.current import current_run
 from django_manta.exceptions import TaskCancelled, TaskTimeout
-from django_manta.execution import executor
+from django_manta.execution import desk, executor, tending
 from django_manta.execution.limits import Limit
-from django_manta.execution.output import Recorder
+from django_manta.execution.output import SharedRecorder
 from django_manta.execution.runners import wire
 from django_manta.execution.runners.kept import Kept, ended
 from django_manta.execution.runners.wire import Inbox, Kind, frame
@@ -33,7 +39,7 @@ READ_BYTES = 256 * 1024
 class Concurrent:
     """Executes up to ``slots`` orders at a time."""
 
-    def __init__(self, worker: socket.socket, recorder: Recorder, slots: int) -> None:
+    def __init__(self, worker: socket.socket, recorder: SharedRecorder, slots: int) -> None:
         self.worker = worker
         self.recorder = recorder
         self.executor = f"{socket.gethostname()}:{os.getpid()}"
@@ -76,12 +82,17 @@ class Concurrent:
             if claim is None:
                 return
             self._running[token] = lambda outcome, reason: self._early.update({token: (outcome, reason)})
+            self.recorder.start(token)
             self._send(frame(Kind.STARTED, token))
+        output = partial(self.recorder.tail_of_run, token)
         try:
-            execution = executor.execute(claim, executor=self.executor, output=self.recorder.tail)
+            # Not in the thread's own context, which the next run in this thread would find as this one left it.
+            execution = contextvars.copy_context().run(executor.execute, claim, executor=self.executor, output=output)
         finally:
+            _close_connections()
             with self._lock:
                 del self._running[token]
+                self.recorder.end(token)
                 self._early.pop(token, None)
         self._send(frame(Kind.ENDED, ended(claim, execution, self._kept)))
         self._leave_if_done()
@@ -101,7 +112,7 @@ class Concurrent:
 
         async def call() -> None:
             try:
-                async with asyncio.timeout(limit.seconds) as timer:
+                async with asyncio.timeout(limit.seconds) as timer, _OwnThread():
                     value = await function(*args, **kwargs)
             except asyncio.CancelledError:
                 if limit.interrupted is None:
@@ -189,3 +200,30 @@ class Concurrent:
     def _send(self, data: bytes) -> None:
         with self._sending:
             self.worker.sendall(data)
+
+
+class _OwnThread(ThreadSensitiveContext):
+    """
+    The thread, and so the connections, that the thread-sensitive calls of a block share with nobody. There is none
+    until the first such call.
+    """
+
+    async def __aexit__(self, kind: Any, error: Any, trace: Any) -> None:
+        # asgiref would wait until the thread is done, which can take long: a call that was cancelled goes on in there.
+        thread = SyncToAsync.context_to_thread_executor.pop(self, None)
+        await super().__aexit__(kind, error, trace)  # type: ignore[no-untyped-call]
+        if thread is None:
+            return
+        closed = thread.submit(_close_connections)
+        thread.shutdown(wait=False)
+        if error is None and (left_open := await asyncio.wrap_future(closed)):
+            words = f"The task left a transaction open on {', '.join(sorted(left_open))}; what it wrote is lost."
+            raise TransactionManagementError(words)
+
+
+def _close_connections() -> set[str]:
+    """Those of this thread. The aliases on which a transaction was left open."""
+    tending.close_after()
+    left_open = tending.end(frozenset())
+    desk.close()
+    return left_open

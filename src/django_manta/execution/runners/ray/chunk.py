@@ -130,6 +130,7 @@ class Executor:
 
         self._call, self._write, self._settled_here = executor.execute, wire.write, kept.settled_here
         self._forget_limits = limits.forget
+        executor.call_coroutine = executor.call_apart
         self.name = f"{socket.gethostname()}:{os.getpid()}"
         #: Where Ray keeps what is printed here, what the references of this Ray task begin with, and where the words of
         #: the present execution begin.
