@@ -299,6 +299,8 @@ class ModelLedger:
         for edge in self.graph.edges:
             dependent = self.runs[edge.run]
             needs = dependent.state not in ENDS or dependent.state is State.UPSTREAM_FAILED
+            # Whatever ended badly may be retried.
+            needs = needs or (edge.role is Role.VALUE and dependent.state in BAD_ENDS)
             if edge.run in by and (needs or dependent.delegates is not None):
                 referred.add(edge.on)
         return self.runs.keys() - referred

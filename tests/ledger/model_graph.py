@@ -186,8 +186,9 @@ class ModelGraph:
         edge.known = truth
 
     def _standing(self, edge: ModelEdge) -> bool | None:
-        """How what it waits for stands; or stood, when it was there."""
-        return edge.known if edge.on not in self.runs and edge.known is not None else self.truth(edge.on)
+        """How what it waits for stands; or stood, when it was there. A value is needed, and cannot be remembered."""
+        is_remembered = edge.on not in self.runs and edge.known is not None and edge.role is not Role.VALUE
+        return edge.known if is_remembered else self.truth(edge.on)
 
     # -- going on --------------------------------------------------------------------------------
 

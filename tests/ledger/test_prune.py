@@ -4,8 +4,8 @@ from uuid import UUID
 
 import pytest
 
-from django_manta.ledger import Ledger
-from django_manta.states import ENDS, Outcome, State
+from django_manta.ledger import Ledger, graph
+from django_manta.states import BAD_ENDS, ENDS, Outcome, Role, State
 from tests.ledger.given import HOUR, claimed, enqueue, run_in_state, settlement, sql
 
 #: Negative: also what ends an hour from now, so that no test depends on the clock.
@@ -130,6 +130,43 @@ def test_a_run_retried_meanwhile_keeps_its_history(ledger: Ledger, monkeypatch: 
     assert ledger.prune(State.FAILED, ANY_AGE).deleted == 1
     [run] = ledger.fetch([kept.id, gone.id])
     assert (run.id, run.state, len(run.history)) == (kept.id, State.READY, 1)
+
+
+def given_to(ledger: Ledger, state: State, role: Role) -> tuple[UUID, UUID]:
+    """A run that succeeded, and one that had its value, or waited for its end, and has ended in ``state``."""
+    given, dependent = run_in_state(ledger, State.SUCCESSFUL), run_in_state(ledger, state)
+    graph.add(ledger, [graph.NewGate(dependent)], [graph.Edge(dependent, given, role)])
+    if state is not State.UPSTREAM_FAILED:
+        # Which it would not be any more.
+        graph.arm(ledger, [dependent])
+    return given, dependent
+
+
+@pytest.mark.parametrize("state", sorted(BAD_ENDS))
+def test_what_a_bad_end_was_given_is_kept_for_its_retry_and_goes_after_it(ledger: Ledger, state: State) -> None:
+    given, dependent = given_to(ledger, state, Role.VALUE)
+    assert ledger.prune(State.SUCCESSFUL, ANY_AGE).deleted == 0
+    assert ledger._delete([given], []) == 0, "nor if it was chosen before"
+    assert ledger.prune(state, ANY_AGE).deleted == 1
+    assert ledger.prune(State.SUCCESSFUL, ANY_AGE).deleted == 1
+    assert ledger.fetch([given, dependent]) == []
+
+
+@pytest.mark.parametrize(("state", "role"), [(State.FAILED, Role.AFTER), (State.SUCCESSFUL, Role.VALUE)])
+def test_what_nobody_will_be_given_any_more_goes(ledger: Ledger, state: State, role: Role) -> None:
+    given, dependent = given_to(ledger, state, role)
+    ledger.prune(State.SUCCESSFUL, ANY_AGE)
+    assert given not in {run.id for run in ledger.fetch([given, dependent])}
+
+
+def test_a_retry_of_what_was_given_a_value_that_is_gone_ends_and_says_so(ledger: Ledger) -> None:
+    """Removed by hand, or by a release that did not keep it."""
+    given, dependent = given_to(ledger, State.FAILED, Role.VALUE)
+    sql(ledger, "DELETE FROM manta_run WHERE id = %s", [given.hex])
+    ledger.retry([dependent])
+    graph.arm_leftovers(ledger)
+    [run] = ledger.fetch([dependent])
+    assert (run.state, run.reason) == (State.UPSTREAM_FAILED, f"Run {given}, which it waits for, is gone.")
 
 
 @pytest.mark.postgres

@@ -43,6 +43,20 @@ def test_what_waits_for_a_run_removed_by_hand_is_found_and_ended() -> None:
     assert strict.reason == f"Run {first.id}, which it waits for, is gone."
 
 
+def test_a_failure_is_retried_with_values_that_are_past_their_retention() -> None:
+    BROKEN.add("second")
+    first, other = same.enqueue("second"), same.enqueue("nobody's")
+    result = fragile.enqueue(first)
+    run_all()
+    assert states(first, other, result) == [State.SUCCESSFUL, State.SUCCESSFUL, State.FAILED]
+    assert Ledger().prune(State.SUCCESSFUL, timedelta(hours=-1)).deleted == 1
+    BROKEN.clear()
+    result.retry()
+    run_all()
+    assert state(result) is State.SUCCESSFUL
+    assert Ledger().prune(State.SUCCESSFUL, timedelta(hours=-1)).deleted == 2
+
+
 @pytest.mark.parametrize("ended", [State.FAILED, State.SUCCESSFUL])
 def test_how_a_precondition_ended_counts_when_it_is_gone(ended: State) -> None:
     if ended is State.FAILED:

@@ -1,4 +1,5 @@
--- Mark what the gates of runs are about to count. A precondition that is gone cannot be met any more, unless it was.
+-- Mark what the gates of runs are about to count. A precondition that is gone cannot be met any more, unless it was;
+-- and a value that is gone cannot be given any more.
 --
 -- Each precondition is looked up by its key: of a join the planner makes a walk through all edges when many are new.
 WITH news AS MATERIALIZED (
@@ -15,12 +16,12 @@ WITH news AS MATERIALIZED (
         edge.run_id = ANY(%(ids)s::uuid[])
         AND (
             edge.told <> COALESCE(precondition.state IN ('SUCCESSFUL', 'FAILED', 'CANCELLED', 'LOST', 'EXPIRED', 'QUARANTINED', 'UPSTREAM_FAILED'), true)
-            OR edge.met <> COALESCE(precondition.state = 'SUCCESSFUL', edge.told AND edge.met)
+            OR edge.met <> COALESCE(precondition.state = 'SUCCESSFUL', edge.role <> 'value' AND edge.told AND edge.met)
         )
 )
 UPDATE manta_dependency AS edge
 SET
     told = COALESCE((SELECT run.state IN ('SUCCESSFUL', 'FAILED', 'CANCELLED', 'LOST', 'EXPIRED', 'QUARANTINED', 'UPSTREAM_FAILED') FROM manta_run AS run WHERE run.id = edge.on_id), true),
-    met = COALESCE((SELECT run.state = 'SUCCESSFUL' FROM manta_run AS run WHERE run.id = edge.on_id), edge.told AND edge.met),
+    met = COALESCE((SELECT run.state = 'SUCCESSFUL' FROM manta_run AS run WHERE run.id = edge.on_id), edge.role <> 'value' AND edge.told AND edge.met),
     called = false
 WHERE edge.id = ANY(ARRAY(SELECT news.id FROM news))

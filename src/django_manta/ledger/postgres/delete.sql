@@ -15,6 +15,7 @@ WITH old AS (
                 AND (
                     dependent.finished_at IS NULL
                     OR dependent.state = 'UPSTREAM_FAILED'
+                    OR (edge.role = 'value' AND dependent.state <> 'SUCCESSFUL')
                     OR dependent.delegate IS NOT NULL
                 )
         )

@@ -1,4 +1,5 @@
--- Mark what the gates of runs are about to count. A precondition that is gone cannot be met any more, unless it was.
+-- Mark what the gates of runs are about to count. A precondition that is gone cannot be met any more, unless it was;
+-- and a value that is gone cannot be given any more.
 UPDATE manta_dependency
 SET
     told = known.told,
@@ -8,7 +9,7 @@ FROM (
     SELECT
         mine.id,
         COALESCE(run.state IN ('SUCCESSFUL', 'FAILED', 'CANCELLED', 'LOST', 'EXPIRED', 'QUARANTINED', 'UPSTREAM_FAILED'), true) AS told,
-        COALESCE(run.state = 'SUCCESSFUL', mine.told AND mine.met) AS met
+        COALESCE(run.state = 'SUCCESSFUL', mine.role <> 'value' AND mine.told AND mine.met) AS met
     FROM manta_dependency AS mine
     LEFT JOIN manta_run AS run ON run.id = mine.on_id
     WHERE mine.run_id IN (SELECT value FROM json_each(%(ids)s))

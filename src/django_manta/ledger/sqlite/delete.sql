@@ -13,6 +13,7 @@ WHERE
             AND (
                 dependent.finished_at IS NULL
                 OR dependent.state = 'UPSTREAM_FAILED'
+                OR (edge.role = 'value' AND dependent.state <> 'SUCCESSFUL')
                 OR dependent.delegate IS NOT NULL
             )
     )

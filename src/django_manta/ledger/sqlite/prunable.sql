@@ -7,7 +7,8 @@ WHERE
     state = %(state)s
     AND finished_at < strftime('%%Y-%%m-%%d %%H:%%M:%%f000', 'now', -%(age)s || ' seconds')
     AND (finished_at, id) > (%(after_time)s, %(after_id)s)
-    -- What is not over yet, delegates, or failed for its sake may still refer to it.
+    -- What is not over yet, delegates, or failed for its sake may still refer to it; and what ended badly needs its
+    -- values if somebody retries it.
     AND NOT EXISTS (
         SELECT 1
         FROM manta_dependency AS edge
@@ -17,6 +18,7 @@ WHERE
             AND (
                 dependent.finished_at IS NULL
                 OR dependent.state = 'UPSTREAM_FAILED'
+                OR (edge.role = 'value' AND dependent.state <> 'SUCCESSFUL')
                 OR dependent.delegate IS NOT NULL
             )
     )
