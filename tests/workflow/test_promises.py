@@ -42,6 +42,24 @@ def test_a_promise_is_settled_by_id(kind: type) -> None:
     assert result.return_value == 5
 
 
+def test_a_name_that_is_the_id_of_another_promise_does_not_stand_in_for_it() -> None:
+    victim = promise()
+    thief = promise(victim.id)
+    assert get_promise(victim.id).id == victim.id
+    reject(victim.id, "no money")
+    assert states(victim, thief) == [State.FAILED, State.WAITING]
+    with pytest.raises(ValueError, match="is FAILED: it can be settled only once"):
+        resolve(victim.id, 5)
+    resolve(thief.id, 5)
+    assert states(victim, thief) == [State.FAILED, State.SUCCESSFUL]
+
+
+def test_a_name_may_look_like_an_id() -> None:
+    order = str(uuid4())
+    approval = promise(order)
+    assert resolve(order).id == approval.id
+
+
 def test_a_rejected_promise_is_a_bad_end_with_its_reason() -> None:
     approval = promise("approval")
     strict = same.enqueue(approval)

@@ -65,21 +65,30 @@ def _name(ledger: Ledger, result: TaskResult, name: str) -> None:
 
 
 def get_promise(name_or_id: str | UUID, *, backend: str = DEFAULT_TASK_BACKEND_ALIAS) -> TaskResult:
-    """The open promise of this name, or the promise of this id. Raise TaskResultDoesNotExist."""
+    """The promise of this id, or the open promise of this name. Raise TaskResultDoesNotExist."""
     manta: Any = task_backends[backend]
-    from django_manta.models import Promise
-
-    found = Promise.objects.using(manta.database).filter(name=str(name_or_id), open=True).first()
-    run_id = found.run_id if found is not None else parse_run_id(name_or_id)
-    if run_id is None:
-        raise TaskResultDoesNotExist(f"There is no open promise named {name_or_id!r}.")
+    run_id = parse_run_id(name_or_id)
+    # Ids first: whoever chooses a name cannot stand in for the promise of that id.
+    is_id = run_id is not None and bool(manta.ledger.states([run_id]))
+    if not is_id:
+        run_id = _bearer(manta.database, str(name_or_id))
     result = get_result(run_id, using=manta.database)
-    if found is not None and result.state in ENDS:
-        # It expired, or was cancelled: the name waits for its next bearer.
-        raise TaskResultDoesNotExist(f"There is no open promise named {name_or_id!r}: the last one is {result.state}.")
     if result.task.module_path != TASK:
         raise TaskResultDoesNotExist(f"Run {name_or_id} is not a promise.")
+    if not is_id and result.state in ENDS:
+        # It expired, or was cancelled: the name waits for its next bearer.
+        raise TaskResultDoesNotExist(f"There is no open promise named {name_or_id!r}: the last one is {result.state}.")
     return result
+
+
+def _bearer(database: str, name: str) -> UUID:
+    from django_manta.models import Promise
+
+    found = Promise.objects.using(database).filter(name=name, open=True).first()
+    if found is None:
+        raise TaskResultDoesNotExist(f"There is no open promise named {name!r}.")
+    run_id: UUID = found.run_id
+    return run_id
 
 
 def resolve(name_or_id: str | UUID, value: Any = None, *, backend: str = DEFAULT_TASK_BACKEND_ALIAS) -> TaskResult:
