@@ -34,6 +34,7 @@ STORMS = {
     "clocks": "one worker whose clock is ten minutes fast, then ten minutes slow, while runs fall due and expire",
     "xmin": "a drain of 600 s while a transaction and four readers hold their snapshots, and an atomic run of 50 s",
     "soak": "mixed work for 900 s: kills, stops, deploys, cuts and changes of the leader as the dice fall",
+    "faults": "every statement of every verb, cut off, killed or refused by the server; then a worker, again and again",
     "disk-full": "SQLite on a disk of a few megabytes that is full for 20 s, and has room again",
 }
 

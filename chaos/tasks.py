@@ -105,3 +105,9 @@ def total(numbers: list[int]) -> int:
 def carry(padding: str) -> None:
     """Takes room, and so long that more are waiting than are done."""
     time.sleep(0.03)
+
+
+@task
+def trial(number: int) -> int:
+    """Is found by its argument, also where the caller never learned its id."""
+    return number

@@ -13,7 +13,7 @@ from chaos.table import BEGIN, END, total
 ROOT = Path(__file__).parent.parent
 
 
-def chaos(*arguments: str) -> str:
+def chaos(*arguments: str, timeout: float = 120) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "chaos", *arguments],
         cwd=ROOT,
@@ -21,7 +21,7 @@ def chaos(*arguments: str) -> str:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=timeout,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -62,6 +62,15 @@ def test_settlements_that_come_twice_late_stale_and_unheard_of_change_nothing(tm
     assert told.count("| `echoes` |") == told.count("| `acknowledgements` |") == 1
     assert "stale_accepted=0" in told
     assert f"\n\nAll rows together: {together.removeprefix('in all').strip()}\n\n{END}" in told
+
+
+@pytest.mark.postgres
+@pytest.mark.slow
+def test_whatever_happens_at_any_statement_of_any_verb_costs_no_run() -> None:
+    said = chaos("--quick", "--only", "faults", "--seed", "1", timeout=400)
+    [line] = [line for line in said.splitlines() if line.startswith("faults")]
+    for figure in ("lost=0", "strange_errors=0", "exited=0", "double_successes=0", "fsck=0"):
+        assert figure in line.split()
 
 
 @pytest.mark.sqlite
