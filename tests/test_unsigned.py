@@ -67,6 +67,7 @@ def test_looking_at_a_forged_row_imports_nothing(columns: dict[str, str]) -> Non
     call_command("manta", "explain", str(run_id))
     announce.ended(backend, [run_id])
     assert caretaker.recover(backend, backend.ledger) == 1
+    result.retry() if Run.objects.get(pk=run_id).state == State.LOST else None
     run_all()
     assert Run.objects.get(pk=run_id).result.cancel() is State.CANCELLED
     assert MODULE not in sys.modules

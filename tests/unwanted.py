@@ -18,3 +18,8 @@ def wanted(number: int) -> int:
 
 def give_up(error: BaseException, result: Any) -> None:
     return None
+
+
+@task(max_losses=0)
+def once(number: int) -> int:
+    return number

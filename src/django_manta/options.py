@@ -185,8 +185,8 @@ OPTIONS: Final[dict[str, Option]] = {
             _whole_number(0),
             3,
             "whole number from 0",
-            "How many executions may vanish before the run is LOST. With `max_attempts=1`, "
-            "`max_losses=0` means: never start twice.",
+            "How many executions may vanish before the run is LOST. With 0, one that vanished, crashed or was "
+            "interrupted is not started again; with `max_attempts=1` as well, the run never starts twice.",
         ),
         Option(
             "backoff",

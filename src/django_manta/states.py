@@ -152,10 +152,10 @@ AFTER_OUTCOME: dict[Outcome, frozenset[State]] = {
     Outcome.FAILED: frozenset({State.FAILED, State.READY, State.SCHEDULED}),
     Outcome.TIMED_OUT: frozenset({State.FAILED, State.READY, State.SCHEDULED}),
     Outcome.CANCELLED: frozenset({State.CANCELLED}),
-    Outcome.CRASHED: frozenset({State.QUARANTINED, State.READY, State.SCHEDULED}),
+    Outcome.CRASHED: frozenset({State.QUARANTINED, State.LOST, State.READY, State.SCHEDULED}),
     Outcome.LOST: frozenset({State.LOST, State.READY, State.SCHEDULED}),
     Outcome.RETURNED: frozenset({State.READY, State.SCHEDULED}),
-    Outcome.INTERRUPTED: frozenset({State.READY, State.SCHEDULED}),
+    Outcome.INTERRUPTED: frozenset({State.LOST, State.READY, State.SCHEDULED}),
     Outcome.DEFERRED: frozenset({State.READY, State.SCHEDULED, State.WAITING}),
     Outcome.DELEGATED: frozenset({State.WAITING}),
 }
@@ -171,6 +171,16 @@ CHARGED = frozenset({Outcome.FAILED, Outcome.TIMED_OUT})
 
 #: A run whose executors died under it this often is quarantined.
 CRASHES_TO_QUARANTINE = 3
+
+
+def may_start_again(max_losses: int, losses: int = 0) -> bool:
+    """
+    Whether a run may be started once more whose execution began and did not end by itself.
+
+    It vanished with its worker, it crashed, it was interrupted, it died of its company: nobody knows how far it came.
+    All who find such an execution ask here. ``losses`` are those that the run is charged with, this one included.
+    """
+    return max_losses > 0 and losses <= max_losses
 
 
 def after(state: State, outcome: Outcome, wanted: State) -> State:

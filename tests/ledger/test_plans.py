@@ -61,7 +61,7 @@ ASKED: dict[str, dict[str, Any]] = {
     "fetch": {"ids": IDS},
     "history": {"ids": IDS},
     "leave": {"id": "worker"},
-    "orphans": {"worker": None, "runner": None, "limit": 1_000},
+    "orphans": {"worker": None, "runner": None, "limit": 1_000, "after_worker": None, "after_id": None},
     "adopt": {"executions": json.dumps([{"run_id": IDS[0], "token": 1}]), "former": "a", "worker": "b"},
     "save_progress": {"id": NOBODY.hex, "token": 1, "progress": "{}"},
     "save_metadata": {"id": NOBODY.hex, "token": 1, "metadata": "{}"},

@@ -5,6 +5,7 @@ What this code cannot vouch for is refused: given back for a while, in case a ne
 it, and then failed.
 """
 
+import logging
 from dataclasses import dataclass
 from functools import lru_cache
 from inspect import iscoroutinefunction
@@ -25,6 +26,8 @@ from django_manta.result import TaskResult, attempt_errors, workers_of
 from django_manta.states import Outcome, State, status_of
 from django_manta.task import find, find_loaded, rebuild, unchecked_replace
 from django_manta.typed import AnyTask
+
+logger = logging.getLogger("django_manta")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +106,29 @@ def resolve(run: Claimed | RunRecord) -> Resolved:
     return resolve_signed(backend.config, run.task, run.queue, run.priority, run.backend, run.overrides)
 
 
+def max_losses_of(run: Claimed | RunRecord) -> int:
+    """
+    How often a run may be lost, as it was given to the run or as the code says. 0 where this code cannot tell: nothing
+    starts twice for want of a module.
+    """
+    try:
+        return resolve(run).options.max_losses
+    except Exception as error:
+        logger.warning("The options of run %s are not known here: %s", run.id, error)
+        return own_max_losses(run.overrides) or 0
+
+
+def own_max_losses(overrides: str) -> int | None:
+    """
+    What a row says itself, if it says anything, verified or not: with this alone nobody can have anything executed.
+    """
+    try:
+        given = payload.decode(overrides).get("max_losses") if overrides else None
+    except Exception:
+        return None
+    return given if isinstance(given, int) else None
+
+
 @lru_cache(maxsize=4096)
 def resolve_signed(config: Config, path: str, queue: str, priority: int, backend: str, overrides: str) -> Resolved:
     """
@@ -171,7 +197,7 @@ def _running_result(admitted: Admitted) -> TaskResult:
 
 def refuse(claim: Claimed, refusal: Exception, executor: str) -> Settlement:
     """Give the run back for a while, in case a newer release knows it; then fail it."""
-    verdict = policy.after_refusal(claim.refused_for, _skew_seconds(claim.backend))
+    verdict = policy.after_refusal(claim.refused_for, skew_seconds(claim.backend))
     message = text.storable(str(refusal), text.MESSAGE_LIMIT)
     kind = f"{type(refusal).__module__}.{type(refusal).__qualname__}"
     return Settlement(
@@ -189,7 +215,8 @@ def refuse(claim: Claimed, refusal: Exception, executor: str) -> Settlement:
     )
 
 
-def _skew_seconds(alias: str) -> float:
+def skew_seconds(alias: str) -> float:
+    """For how long what this code does not know is left to a newer release."""
     try:
         skew: float = backend_of(alias).config.skew_seconds
     except TaskNotFound:

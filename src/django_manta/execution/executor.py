@@ -47,7 +47,7 @@ from django_manta.ledger import (
 )
 from django_manta.result import TaskResult
 from django_manta.ringing import ring_after_commit
-from django_manta.states import ENDS, Outcome, State, status_of
+from django_manta.states import ENDS, Outcome, State, may_start_again, status_of
 from django_manta.workflow.later import Later
 
 logger = logging.getLogger("django_manta")
@@ -437,13 +437,14 @@ class _Run:
 
     def _interrupted(self, reason: str) -> Execution:
         """The worker stops: what was raised inside is ours and no failure, and hundreds may end in this moment."""
+        verdict = policy.after_unfinished(self.options.max_losses, reason)
         settlement = Settlement(
             run_id=self.claim.id,
             token=self.claim.token,
             outcome=Outcome.INTERRUPTED,
-            next_state=State.READY,
+            next_state=verdict.state,
             duration=time.monotonic() - self.started,
-            reason=reason,
+            reason=verdict.reason,
             executor=self.executor,
         )
         return self._finish(settlement)
@@ -452,10 +453,11 @@ class _Run:
         """What the failure counts as. Whatever the task made of our interruption, it was ours."""
         if self.limit.interrupted is not None:
             outcome, reason = self.limit.interrupted
-            ended = outcome is Outcome.CANCELLED
-            return outcome, policy.Verdict(State.CANCELLED if ended else State.READY, reason=reason)
-        if self.committing and _is_conflict(error):
-            # Our own statements, or COMMIT: nobody's fault, so not charged.
+            if outcome is Outcome.CANCELLED:
+                return outcome, policy.Verdict(State.CANCELLED, reason=reason)
+            return outcome, policy.after_unfinished(self.options.max_losses, reason)
+        if self.committing and _is_conflict(error) and may_start_again(self.options.max_losses):
+            # Our own statements, or COMMIT: nobody's fault, so not charged. What may not start again for that fails.
             return Outcome.INTERRUPTED, policy.again_after(_CONFLICT_PAUSE_SECONDS)
         outcome = Outcome.TIMED_OUT if self.limit.reached else Outcome.FAILED
         return outcome, policy.after_failure(error, self.claim.failures + 1, self.options, self.result)

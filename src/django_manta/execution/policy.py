@@ -12,7 +12,7 @@ from typing import Any
 from django_manta import backoff, importing
 from django_manta.exceptions import TaskTimeout
 from django_manta.options import Effective
-from django_manta.states import State
+from django_manta.states import State, may_start_again
 
 logger = logging.getLogger("django_manta")
 
@@ -43,6 +43,13 @@ def after_failure(error: BaseException, failures: int, options: Effective, task_
     if delay is None:
         return Verdict(State.FAILED, reason="Its backoff function gave up.")
     return again_after(delay)
+
+
+def after_unfinished(max_losses: int, reason: str) -> Verdict:
+    """What follows an execution that began, did not end by itself, and is charged to nobody."""
+    if may_start_again(max_losses):
+        return Verdict(State.READY, reason=reason)
+    return Verdict(State.LOST, reason=f"{reason} It is not started again: max_losses is 0.".strip())
 
 
 def again_after(delay: float) -> Verdict:

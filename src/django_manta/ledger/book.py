@@ -392,12 +392,26 @@ class Ledger:
         """What keeps ``worker`` ("") or single runs (their ids) from going on. Whether its lease is in force."""
         return bool(self.session.rows("tell_troubles", {"worker": worker, "troubles": dumps(dict(troubles))}))
 
-    def orphans(self, worker: str | None = None, limit: int = 1_000, *, runner: str | None = None) -> list[Orphan]:
+    def orphans(
+        self,
+        worker: str | None = None,
+        limit: int = 1_000,
+        *,
+        runner: str | None = None,
+        after: Orphan | None = None,
+    ) -> list[Orphan]:
         """
         What lost or vanished workers (or ``worker``, if it is one of them) still hold; with ``runner``, only what
-        workers with that one held; if it is empty, only what went with its worker.
+        workers with that one held; if it is empty, only what went with its worker; from ``after`` on.
         """
-        held = self.session.rows("orphans", {"worker": worker, "limit": limit, "runner": runner})
+        asked = {
+            "worker": worker,
+            "limit": limit,
+            "runner": runner,
+            "after_worker": None if after is None else after.worker,
+            "after_id": None if after is None else after.id.hex,
+        }
+        held = self.session.rows("orphans", asked)
         return [Orphan(self.dialect.read_id(row[0]), *row[1:]) for row in held]
 
     def recover(self, max_losses: Callable[[Orphan], int], worker: str | None = None, limit: int = 1_000) -> Settled:

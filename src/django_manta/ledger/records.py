@@ -295,6 +295,8 @@ class Orphan:
     slots: int = 0
     #: The foremen on Ray to which its worker may have given it: names and incarnations, as JSON text.
     foremen: str = "[]"
+    #: For how many seconds its worker has been marked lost; None if the worker's row is gone.
+    lost_for: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

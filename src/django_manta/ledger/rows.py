@@ -27,7 +27,7 @@ from django_manta.ledger.records import (
     Written,
 )
 from django_manta.ledger.session import Dialect, Row
-from django_manta.states import Outcome, State
+from django_manta.states import Outcome, State, may_start_again
 
 #: A text as JSON.
 _quoted: Callable[[str], str] = encode_basestring_ascii
@@ -453,7 +453,7 @@ def loss(orphan: Orphan, max_losses: int, *, alone: bool, words: str = "") -> Se
     """
     message = words or f"Worker {orphan.worker} was lost while it held the run."
     charged = orphan.suspect and alone
-    for_good = max_losses == 0 or (charged and orphan.losses + 1 > max_losses)
+    for_good = not may_start_again(max_losses, orphan.losses + 1 if charged else 0)
     return Settlement(
         run_id=orphan.id,
         token=orphan.token,

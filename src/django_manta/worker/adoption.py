@@ -23,8 +23,9 @@ from django_manta.execution.runners.flights import Flight
 from django_manta.execution.runners.ray import messages
 from django_manta.ledger import Ledger, Orphan, Settled, Settlement
 from django_manta.states import Outcome, State
+from django_manta.worker import losses
 from django_manta.worker.caretaker import recovered
-from django_manta.worker.losses import max_losses_of, orphans_of_ours
+from django_manta.worker.losses import orphans_of_ours
 
 if TYPE_CHECKING:
     from django_manta.worker.afar import OnRay
@@ -206,9 +207,9 @@ class Adoption:
 
     def _lose(self, case: Case, rest: list[Orphan], ledger: Ledger) -> Settled:
         if case.former:
-            return ledger.recover_these(rest, max_losses_of)
+            return losses.recover(ledger, rest)
         ours = orphans_of_ours(ledger, [(orphan.id, orphan.token) for orphan in rest], self.runner.host.id)
-        return ledger.recover_these(ours, max_losses_of)
+        return losses.recover(ledger, ours)
 
 
 def _own(run_id: UUID, token: int) -> Orphan:

@@ -22,13 +22,13 @@ from uuid import UUID
 
 from django_manta import resources
 from django_manta.conf import Config
-from django_manta.execution.admission import backend_of, refuse, resolve, resolve_signed
+from django_manta.execution.admission import backend_of, max_losses_of, refuse, resolve, resolve_signed
 from django_manta.execution.durations import Durations
 from django_manta.execution.runners.flights import Died, Flight
 from django_manta.execution.runners.ray import messages
 from django_manta.execution.runners.ray.envoys import Envoy
 from django_manta.ledger import Claimed, Ledger
-from django_manta.states import Outcome
+from django_manta.states import Outcome, may_start_again
 from django_manta.text import clean
 from django_manta.worker.adoption import Adoption
 from django_manta.worker.dispatch import Appetite
@@ -473,8 +473,15 @@ class OnRay(Elsewhere):
             # Words of another release, which nobody here understands.
             logger.exception("The foreman %s said %.200r.", name, event)
             here = self._remove(messages.token_of(event[1]))
-            if here is not None:
-                self.host.settle(here.flight, refuse(here.flight.claim, error, "ray"))
+            if here is None:
+                return
+            claim = here.flight.claim
+            may_have_begun = event[0] in ("started", "ended", "died") or here.flight.started_at is not None
+            if may_have_begun and not may_start_again(max_losses_of(claim)):
+                words = f"What the foreman said of it cannot be read: {error}."
+                self.host.settle(here.flight, lost(claim, alone=here.alone, words=words))
+            else:
+                self.host.settle(here.flight, refuse(claim, error, "ray"))
 
     def _heed(self, name: str, event: list[Any]) -> None:
         kind, key, *body = event

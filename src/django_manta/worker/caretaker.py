@@ -18,9 +18,9 @@ from django.db import Error as DatabaseError
 from django_manta.execution import announce
 from django_manta.ledger import Ledger, Orphan, Settled, graph, house, own_session
 from django_manta.states import ENDS, State
+from django_manta.worker import losses
 from django_manta.worker.duty import Duty
 from django_manta.worker.events import tell
-from django_manta.worker.losses import max_losses_of
 
 logger = logging.getLogger("django_manta")
 
@@ -125,17 +125,14 @@ class Caretaker(Duty):
 def recover(backend: Any, ledger: Ledger) -> int:
     """Settle what lost workers held, batch after batch. How many runs. What is on Ray is not lost with its worker."""
 
-    count = 0
-    while True:
-        orphans = {orphan.token: orphan for orphan in ledger.orphans(limit=BATCH, runner="")}
-        if not orphans:
-            return count
-        settled = ledger.recover_these(list(orphans.values()), max_losses_of)
+    count, last = 0, None
+    while found := ledger.orphans(limit=BATCH, runner="", after=last):
+        # What somebody holds, or is left to others, is looked at again later: it must not hide what is behind it.
+        last = found[-1]
+        settled = losses.recover(ledger, found, patiently=True)
         count += len(settled.moved)
-        recovered(backend, ledger, orphans, settled)
-        if not settled.moved:
-            # All of them are held by somebody, or were settled meanwhile: look again later.
-            return count
+        recovered(backend, ledger, {orphan.token: orphan for orphan in found}, settled)
+    return count
 
 
 def recovered(

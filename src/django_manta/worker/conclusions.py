@@ -53,7 +53,7 @@ def conclude(
     elif kind in _VANISHED or log is None:
         # If it has settled itself, nothing of this moves its run.
         host.settle(flight, lost(claim, alone=True, words=f"Its node on Ray is gone. {words}".strip()))
-    elif kind in _NEVER_BEGUN or (whole and not told.begun) or found.get("driver_exit_code") == REFUSED:
+    elif not told.begun and (kind in _NEVER_BEGUN or whole or found.get("driver_exit_code") == REFUSED):
         said = envelope.without_marks(log).strip()[-1000:] or words
         host.settle(flight, refuse(claim, RuntimeError(f"Ray could not begin it: {said}"), "ray_job"))
     elif flight.timeout is not None and _was_overdue(found, log):

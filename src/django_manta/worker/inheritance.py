@@ -24,9 +24,10 @@ from django_manta.execution.runners.ray.dashboard import ENDED
 from django_manta.execution.runners.ray.messages import UnknownProtocol
 from django_manta.ledger import Ledger, Orphan, Settled, Settlement
 from django_manta.states import Outcome, State
+from django_manta.worker import losses
 from django_manta.worker.adoption import BATCH, LOOK_SECONDS, UNREACHABLE_SECONDS
 from django_manta.worker.caretaker import recovered
-from django_manta.worker.losses import max_losses_of, orphans_of_ours
+from django_manta.worker.losses import orphans_of_ours
 
 if TYPE_CHECKING:
     from django_manta.worker.jobs import RayJobs
@@ -144,6 +145,6 @@ class Inheritance:
 
     def _lose(self, case: Case, ledger: Ledger) -> Settled:
         if case.orphan is not None:
-            return ledger.recover_these([case.orphan], max_losses_of)
+            return losses.recover(ledger, [case.orphan])
         ours = orphans_of_ours(ledger, [(case.run_id, case.token)], self.runner.host.id)
-        return ledger.recover_these(ours, max_losses_of)
+        return losses.recover(ledger, ours)

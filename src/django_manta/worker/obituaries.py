@@ -6,9 +6,9 @@ from typing import Any
 
 from django_manta.exceptions import BadTaskSignature, TaskCrashed, TaskNotFound, TaskTimeout
 from django_manta.execution import policy
-from django_manta.execution.admission import admit
+from django_manta.execution.admission import admit, max_losses_of
 from django_manta.execution.runners.flights import Died, Flight
-from django_manta.ledger import Settlement
+from django_manta.ledger import Claimed, Settlement
 from django_manta.states import CRASHES_TO_QUARANTINE, Outcome, State
 
 
@@ -31,29 +31,32 @@ def obituary(flight: Flight, died: Died) -> Settlement:
         # Where several time limits have passed at once, one of them may have kept the others from ending in time.
         if flight.doomed[0] is not Outcome.TIMED_OUT or len(overdue) == 1:
             return _condemned(flight, facts)
-        return _in_company(died, facts, suspect=True)
+        return _in_company(claim, died, facts, suspect=True)
     unexplained = (died.code is None or died.presumed) and not claim.suspect
     if died.killed or unexplained or len(died.started) > 1:
         # It died for another's sake, or nobody can say whose fault it was: uncharged, and alone next time.
-        return _in_company(died, facts, suspect=not died.killed)
+        return _in_company(claim, died, facts, suspect=not died.killed)
     crashes = claim.crashes + 1
-    quarantined = crashes >= CRASHES_TO_QUARANTINE
+    verdict = policy.after_unfinished(max_losses_of(claim), died.evidence)
+    if crashes >= CRASHES_TO_QUARANTINE:
+        verdict = policy.Verdict(State.QUARANTINED, reason=f"It killed {crashes} processes. {died.evidence}")
     return Settlement(
         outcome=Outcome.CRASHED,
-        next_state=State.QUARANTINED if quarantined else State.READY,
-        reason=f"It killed {crashes} processes. {died.evidence}" if quarantined else died.evidence,
+        next_state=verdict.state,
+        reason=verdict.reason,
         error_class=f"{TaskCrashed.__module__}.{TaskCrashed.__qualname__}",
         suspect=False,
         **facts,
     )
 
 
-def _in_company(died: Died, facts: dict[str, Any], *, suspect: bool) -> Settlement:
+def _in_company(claim: Claimed, died: Died, facts: dict[str, Any], *, suspect: bool) -> Settlement:
     company = "Its process died while it held other runs."
+    verdict = policy.after_unfinished(max_losses_of(claim), company if len(died.started) > 1 else died.evidence)
     return Settlement(
         outcome=Outcome.INTERRUPTED,
-        next_state=State.READY,
-        reason=company if len(died.started) > 1 else died.evidence,
+        next_state=verdict.state,
+        reason=verdict.reason,
         suspect=suspect,
         **facts,
     )
@@ -66,7 +69,8 @@ def _condemned(flight: Flight, facts: dict[str, Any]) -> Settlement:
     if outcome is Outcome.CANCELLED:
         return Settlement(outcome=outcome, next_state=State.CANCELLED, reason=reason, **facts)
     if outcome is Outcome.INTERRUPTED:
-        return Settlement(outcome=outcome, next_state=State.READY, reason=reason, **facts)
+        verdict = policy.after_unfinished(max_losses_of(flight.claim), reason)
+        return Settlement(outcome=outcome, next_state=verdict.state, reason=verdict.reason, **facts)
     return _timed_out(flight, reason, facts)
 
 

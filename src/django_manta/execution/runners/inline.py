@@ -19,7 +19,8 @@ from django.db import connections
 from django.tasks import DEFAULT_TASK_QUEUE_NAME, task_backends
 
 import django_manta
-from django_manta.execution import announce, desk
+from django_manta.execution import announce, desk, policy
+from django_manta.execution.admission import max_losses_of
 from django_manta.execution.executor import execute
 from django_manta.ledger import Claimed, Ledger, Settleable, Settlement, WorkerRecord, graph
 from django_manta.states import Outcome, State
@@ -175,11 +176,15 @@ def _settle(backend: Any, ledger: Ledger, settlement: Settleable, claim: Claimed
 
 
 def _given_back(claim: Claimed, *, started: bool) -> Settlement:
+    verdict = policy.Verdict(State.READY)
+    if started:
+        verdict = policy.after_unfinished(max_losses_of(claim), "")
     return Settlement(
         run_id=claim.id,
         token=claim.token,
         outcome=Outcome.INTERRUPTED if started else Outcome.RETURNED,
-        next_state=State.READY,
+        next_state=verdict.state,
+        reason=verdict.reason,
         executor="inline",
     )
 

@@ -11,7 +11,8 @@ SELECT
     run.worker,
     run.attempts,
     COALESCE(worker.slots, 0),
-    COALESCE(worker.foremen, '[]')
+    COALESCE(worker.foremen, '[]'),
+    EXTRACT(EPOCH FROM statement_timestamp() - worker.lost_at)::double precision
 FROM manta_run AS run
 LEFT JOIN manta_worker AS worker ON worker.id = run.worker
 WHERE
@@ -21,6 +22,10 @@ WHERE
     AND (
         %(runner)s::text IS NULL
         OR %(runner)s::text = CASE WHEN worker.runner IN ('ray', 'ray_job') THEN worker.runner ELSE '' END
+    )
+    AND (
+        %(after_worker)s::text IS NULL
+        OR (run.worker, run.id) > (%(after_worker)s::text, %(after_id)s::uuid)
     )
 -- By worker first, as in the index of what is owned: by their ids alone, a plan that was made for an empty table would
 -- read all runs that there are.

@@ -11,7 +11,8 @@ SELECT
     run.worker,
     run.attempts,
     COALESCE(worker.slots, 0),
-    COALESCE(worker.foremen, '[]')
+    COALESCE(worker.foremen, '[]'),
+    (julianday('now') - julianday(worker.lost_at)) * 86400.0
 FROM manta_run AS run
 LEFT JOIN manta_worker AS worker ON worker.id = run.worker
 WHERE
@@ -21,6 +22,10 @@ WHERE
     AND (
         %(runner)s IS NULL
         OR %(runner)s = CASE WHEN worker.runner IN ('ray', 'ray_job') THEN worker.runner ELSE '' END
+    )
+    AND (
+        %(after_worker)s IS NULL
+        OR (run.worker, run.id) > (%(after_worker)s, %(after_id)s)
     )
 -- By worker first, as in the index of what is owned: by their ids alone, SQLite would walk the whole table.
 ORDER BY
