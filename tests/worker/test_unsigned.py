@@ -83,8 +83,9 @@ def test_rows_that_nobody_signed_import_nothing_and_end_no_worker(
     assert refused.get(pk=exits.id).reason.endswith("SystemExit: set FOO.")
     assert Run.objects.filter(state=State.LOST).count() == 2, "nobody can say how often those may be lost"
     assert not marks.exists(), "somebody has imported what nobody signed"
-    assert "The module exiting.tasks cannot be imported." in worker.tell()
-    assert "ImportFailed: SystemExit: set BAR" in worker.tell()
+    log = worker.log.read_text()
+    assert "The module exiting.tasks cannot be imported." in log
+    assert "ImportFailed: SystemExit: set BAR" in log
     worker.signal(signal.SIGTERM)
     assert worker.wait(20) == 0, worker.tell()
 
