@@ -64,7 +64,10 @@ def _found(package: str, look: Callable[[], Path | None]) -> Path:
 def _apt(*arguments: str) -> str:
     """Why it failed, if it did."""
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    ran = subprocess.run(["apt-get", *arguments], capture_output=True, text=True, env=environment, check=False)
+    waiting = ("-o", "DPkg::Lock::Timeout=120")
+    ran = subprocess.run(
+        ["apt-get", *waiting, *arguments], capture_output=True, text=True, env=environment, check=False
+    )
     return " ".join(ran.stderr.split())[-300:] if ran.returncode else ""
 
 

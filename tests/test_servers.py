@@ -22,7 +22,12 @@ from tests.worker.conftest import Start, ended, start_worker, wait_for
 
 __all__ = ["start_worker"]
 
-pytestmark = [pytest.mark.postgres, pytest.mark.django_db(transaction=True)]
+pytestmark = [
+    pytest.mark.postgres,
+    pytest.mark.django_db(transaction=True),
+    # Only one of them installs what is missing.
+    pytest.mark.xdist_group("servers"),
+]
 
 ROOT = Path(__file__).parent.parent
 

@@ -52,6 +52,8 @@ class Direct:
         #: The order in which a statement takes its values.
         self._orders: dict[str, tuple[bytes, list[str]]] = {}
         self._attempts = 0
+        #: How often something was asked, or an answer came: whoever waits sees whether it is for the same one.
+        self.said = 0
         self._arrival, self._room = select.poll(), select.poll()
         self._arrival.register(self._link.socket, select.POLLIN)
         self._room.register(self._link.socket, select.POLLIN | select.POLLOUT)
@@ -65,6 +67,7 @@ class Direct:
 
     def _bound(self, name: str, text: str, params: Mapping[str, Any]) -> tuple[bytes, list[Any]]:
         """The name of the prepared statement, and its values."""
+        self.said += 1
         if (known := self._orders.get(name)) is None:
             known = self._orders[name] = self._prepare(name, text)
         label, order = known
@@ -156,6 +159,7 @@ class Direct:
     def _answer(self) -> PGresult:
         """What the server says to the next statement of a pipeline. None stands after each."""
         result = self._next_result()
+        self.said += 1
         assert result is not None
         self._next_result()
         return result
@@ -178,6 +182,7 @@ class Direct:
         return link.get_result()
 
     def _say(self, command: bytes) -> bytes | None:
+        self.said += 1
         result = self._link.exec_(command)
         if result.status != ExecStatus.COMMAND_OK:
             raise self._error(result)

@@ -7,14 +7,17 @@ psycopg connection: server-side binding, prepared statements, its own time limit
 but its own. Both run the same statements, each a file in this package.
 """
 
+import os
+import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
 from json import dumps
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
+from weakref import WeakSet
 
 from django.core.exceptions import ImproperlyConfigured
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
@@ -61,6 +64,9 @@ LINK = {
 
 #: Where a pooler has many who come and go, one trial alone may seem to succeed.
 AFFINITY_TRIALS = 3
+
+#: psycopg's TransactionStatus: an answer is waited for.
+_ACTIVE = 1
 
 type Row = tuple[Any, ...]
 
@@ -253,6 +259,13 @@ class PostgresSession:
         self._connection: psycopg.Connection[Row] | None = None
         self._direct: Direct | None = None
         self._errors: AbstractContextManager[None] | None = None
+        #: The connection with a descriptor of our own for it, which stays what it is when libpq has closed its one.
+        self._wire: tuple[psycopg.Connection[Row], socket.socket] | None = None
+        #: Statements that went another way than ``_direct``; and what was waited for at the last look, how many looks.
+        self._said = 0
+        self._waiting_for: tuple[object, int, int] | None = None
+        self._looks = 0
+        _sessions.add(self)
 
     @property
     def connection(self) -> "psycopg.Connection[Row]":
@@ -276,6 +289,8 @@ class PostgresSession:
         connection: psycopg.Connection[Row] = psycopg.connect(
             **params, autocommit=True, prepare_threshold=1 if self.interruptible else None
         )
+        self._let_go()
+        self._wire = connection, socket.socket(fileno=os.dup(connection.fileno()))
         if role := wrapper.settings_dict["OPTIONS"].get("assume_role"):
             connection.execute(psycopg.sql.SQL("SET ROLE {}").format(psycopg.sql.Identifier(role)))
         if preparing.is_pooled(connection):
@@ -301,6 +316,7 @@ class PostgresSession:
             connection, text = self.connection, statement("postgres", name)
             if self._direct is not None:
                 return self._direct.rows(name, text, params)
+            self._said += 1
             with self._unless_interrupted():
                 cursor = connection.execute(text, params, binary=True)
                 return cursor.fetchall() if cursor.description else []
@@ -426,6 +442,44 @@ class PostgresSession:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+        self._let_go()
+
+    # -- for another thread, which sees to it that nobody waits for ever -------------------------
+
+    def looks_waiting(self) -> int:
+        """How many looks in a row, this one included, have found it waiting for the same answer, beyond the first."""
+        wire, direct = self._wire, self._direct
+        if wire is None or wire[0].pgconn.transaction_status != _ACTIVE:
+            self._waiting_for = None
+            return 0
+        waits_for = wire[0], self._said, direct.said if direct else 0
+        self._looks = self._looks + 1 if waits_for == self._waiting_for else 0
+        self._waiting_for = waits_for
+        return self._looks
+
+    def cut(self) -> None:
+        """Whoever waits for an answer meets a lost connection."""
+        if (wire := self._wire) is not None:
+            with suppress(OSError):
+                wire[1].shutdown(socket.SHUT_RDWR)
+
+    def _let_go(self) -> None:
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            wire[1].close()
+
+
+_sessions: "WeakSet[PostgresSession]" = WeakSet()
+
+
+def sessions() -> list[PostgresSession]:
+    """Those of this process, whichever thread has them."""
+    while True:
+        try:
+            return list(_sessions)
+        except RuntimeError:
+            # Another thread has made one meanwhile.
+            continue
 
 
 def own_session(alias: str = DEFAULT_DB_ALIAS, *, interruptible: bool = False) -> PostgresSession | DjangoSession:

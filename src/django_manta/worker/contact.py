@@ -28,6 +28,8 @@ class Contact:
         #: The ledger may hold runs for us that we know nothing of.
         self.must_reconcile = False
         self._reconcile_at = self._reconcile_until = float("inf")
+        #: A server that did not answer may at any time do what it was sent: there is no end to looking.
+        self.is_never_sure = False
 
     @property
     def is_away(self) -> bool:
@@ -59,5 +61,5 @@ class Contact:
     def reconciled(self, now: float, *, is_complete: bool) -> None:
         self.must_reconcile = not is_complete
         if now >= self._reconcile_at:
-            again = now < self._reconcile_until
+            again = now < self._reconcile_until or self.is_never_sure
             self._reconcile_at = now + STATEMENT_TIMEOUT_SECONDS if again else float("inf")

@@ -51,6 +51,7 @@ from django_manta.worker.settling import LOCKED_SECONDS, Settler
 from django_manta.worker.stopping import Stopping
 from django_manta.worker.wakeups import Wakeups
 from django_manta.worker.watch import Watch
+from django_manta.worker.watchdog import Watchdog
 
 logger = logging.getLogger("django_manta")
 
@@ -87,6 +88,9 @@ class Worker:
         self._ledger.check_key(self.backend.seal)
         self.wakeups = Wakeups(self.selector)
         self.wakeups.listen_to_signals(self._ask_to_stop)
+        self.watchdog = Watchdog(self.stopping, self.wakeups, self.contact, self._hear_of_a_death)
+        if self._ledger.dialect.name == "postgres":
+            self.watchdog.start()
         self.ear = Ear(doorbell.install(self.backend.database, self.backend.config.cluster), self.selector)
         self._begin()
         self.runner.start()
@@ -183,6 +187,7 @@ class Worker:
             logger.warning("Could not sign off; the lease of %s will be found lost.", self.id)
         self.ear.bell.close()
         self._session.close()
+        self.watchdog.stop()
         logger.info("Worker %s stopped after %s runs.", self.id, self.hands.executed)
 
     def _settle_the_rest(self) -> None:
