@@ -36,8 +36,8 @@ def test_tasks_do_not_notice_that_idle_connections_were_cut(start_worker: Start)
     settled(worker)
     [identity] = Worker.objects.values_list("id", flat=True)
     for _ in range(3):
-        # At least the worker's own, and those of the two children.
-        assert cut_all() >= 3
+        # At least the worker's own, and that of the child for plain functions. Coroutines close theirs after each run.
+        assert cut_all() >= 2
         settled(worker)
     assert [*Worker.objects.values_list("id", flat=True)] == [identity]
     assert fsck.check(Ledger()) == []
