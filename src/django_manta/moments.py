@@ -12,6 +12,10 @@ _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
+#: The second day of Python's calendar, and its last moment.
+FIRST, LAST = -63_082_195_200_000_000, 252_455_615_999_999_999
+
+
 def to_microseconds(moment: datetime) -> int:
     return (moment - _EPOCH) // _MICROSECOND
 

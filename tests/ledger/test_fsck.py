@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from django_manta.ledger import Ledger, fsck, graph
+from django_manta.ledger import Ledger, fsck, graph, tokens
 from django_manta.ledger.session import statement
 from django_manta.states import Outcome, Role, State, When
 from tests.ledger.given import (
@@ -40,6 +40,7 @@ def settled_twice(ledger: Ledger) -> UUID:
         " FROM manta_attempt WHERE run_id = %s",
         [run_id.hex],
     )
+    tokens.advance(ledger)
     return run_id
 
 
@@ -51,6 +52,21 @@ def attempt_without_run(ledger: Ledger) -> UUID:
 
 def orphaned(ledger: Ledger) -> UUID:
     [claim] = claimed(ledger, worker="never registered", priority=100)
+    return claim.id
+
+
+def orphaned_by_a_loss(ledger: Ledger) -> UUID:
+    seen_at = ledger.register(worker_record("lost"))
+    [claim] = claimed(ledger, worker="lost", priority=100)
+    assert ledger.mark_lost("lost", seen_at)
+    return claim.id
+
+
+def token_given_twice(ledger: Ledger) -> UUID:
+    [claim] = claimed(ledger, priority=100)
+    run_id = run_in_state(ledger, State.SUCCESSFUL)
+    taken = "(SELECT max(token) FROM manta_attempt WHERE run_id = %s)"
+    sql(ledger, f"UPDATE manta_run SET token = {taken} WHERE id = %s", [run_id.hex, claim.id.hex])
     return claim.id
 
 
@@ -100,7 +116,8 @@ BREAKS: dict[str, list[Callable[[Ledger], UUID]]] = {
         lambda ledger: broken(ledger, State.READY, "token = 17"),
         lambda ledger: broken(ledger, State.CANCELLED, "worker = 'somebody'"),
     ],
-    "orphaned": [orphaned],
+    "orphaned": [orphaned, orphaned_by_a_loss],
+    "token-given-twice": [token_given_twice],
     "end-without-finish": [
         lambda ledger: broken(ledger, State.CANCELLED, "finished_at = NULL"),
         lambda ledger: broken(ledger, State.SUCCESSFUL, "finished_at = NULL"),

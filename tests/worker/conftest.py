@@ -29,9 +29,10 @@ class WorkerProcess:
 
     def __init__(self, environment: dict[str, str], log: Path, *flags: str, **options: Any) -> None:
         self.log = log
+        module = environment.get("MANTA_TEST_MODULE", "tests.manage")
         with log.open("a") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.manage", "manta", "worker", *flags],
+                [sys.executable, "-m", module, "manta", "worker", *flags],
                 cwd=ROOT,
                 env={
                     "DJANGO_SETTINGS_MODULE": "tests.settings",

@@ -24,7 +24,7 @@ from django_manta.commands.fsck import remedy
 from django_manta.commands.pause import paused
 from django_manta.commands.printing import Printer, add_format, duration, moment, runs
 from django_manta.conf import ON_RAY
-from django_manta.ledger import Ledger, fsck, house, own_session
+from django_manta.ledger import Ledger, fsck, house, own_session, tokens
 from django_manta.models import Cluster, Run
 from django_manta.worker import doorbell
 
@@ -306,6 +306,9 @@ def _orphans(backend: MantaBackend) -> Iterator[Line]:
 
 def _ledger(backend: MantaBackend) -> Iterator[Line]:
     if Run.objects.using(backend.database).order_by("pk").values("pk")[QUICK_RUNS : QUICK_RUNS + 1]:
+        if missing := tokens.behind(backend.ledger):
+            words = f"the sequence of tokens is {missing} behind those that were given: executions cannot be settled"
+            yield Line("ledger", WRONG, words, "`manta fsck --repair` sets it, and so does a worker that starts.")
         yield Line("ledger", OK, f"more than {QUICK_RUNS} runs, so not checked here: `manta fsck` does")
         return
     # What lost workers hold has a line of its own.
@@ -315,9 +318,10 @@ def _ledger(backend: MantaBackend) -> Iterator[Line]:
         return
     first = findings[0]
     more = "at least " if len(findings) >= _COUNT_LIMIT else ""
+    about = f"run {first.run_id}, " if first.run_id else ""
     yield Line(
         "ledger",
         WRONG,
-        f"{more}{len(findings)} broken invariants (first: {first.check}, run {first.run_id}, {first.detail})",
+        f"{more}{len(findings)} broken invariants (first: {first.check}, {about}{first.detail})",
         f"`manta fsck` lists them; {remedy(first)}.",
     )

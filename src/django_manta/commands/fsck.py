@@ -68,4 +68,5 @@ def remedy(finding: Finding) -> str:
         return "repaired"
     if finding.check == "orphaned":
         return _BY_A_WORKER
-    return _BY_REPAIR if finding.check in fsck.REPAIRABLE else _BY_A_PERSON
+    repairable = finding.check in fsck.REPAIRABLE or finding.check == fsck.BEHIND
+    return _BY_REPAIR if repairable else _BY_A_PERSON

@@ -314,6 +314,8 @@ class _Run:
                 return settled.heralds
             if settled.not_mine:
                 raise LostLease(f"Run {self.claim.id} no longer belongs to this execution; its writes are rolled back.")
+            if words := settled.refused.get(self.claim.token):
+                raise DatabaseError(f"The database refuses to settle run {self.claim.id}: {words}")
             time.sleep(_FENCE_PAUSE_SECONDS)
         raise DatabaseError(f"The row of run {self.claim.id} stayed locked by somebody else.")
 

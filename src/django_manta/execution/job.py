@@ -170,7 +170,7 @@ class _Job:
         if settled.ready or State.READY in settled.moved.values():
             house.ring(ledger, house.channel_of(backend.config.cluster), UNKNOWN)
         announce.ended(backend, settled.ended, ledger)
-        return True
+        return not settled.refused
 
     def _ask[Answer](self, question: "Callable[[Ledger], Answer]") -> Answer | None:
         """What the ledger answers; None if it cannot be reached."""

@@ -16,10 +16,11 @@ from typing import Any
 from uuid import UUID
 
 from django.db import DatabaseError, IntegrityError
+from django.db import Error as AnyDatabaseError
 
 from django_manta import text
 from django_manta.exceptions import WrongKey
-from django_manta.ledger import claiming, conflicts, graph, rows, settling
+from django_manta.ledger import bad_rows, claiming, conflicts, graph, rows, settling
 from django_manta.ledger.marks import Marks
 from django_manta.ledger.records import (
     AttemptRecord,
@@ -33,7 +34,7 @@ from django_manta.ledger.records import (
     WorkerRecord,
     plain,
 )
-from django_manta.ledger.session import DjangoSession, Session
+from django_manta.ledger.session import DjangoSession, Row, Session
 from django_manta.ledger.values import delegates_of
 from django_manta.payload import Seal
 from django_manta.states import ENDS, State
@@ -135,7 +136,8 @@ class Ledger:
 
     def promote(self, limit: int = 1_000, *, ahead: timedelta = timedelta(0)) -> int:
         """Make ready what is due (or will be, within ``ahead``). How many."""
-        return len(self.session.rows("promote", {"limit": limit, "ahead": ahead.total_seconds()}))
+        params = {"limit": limit, "ahead": ahead.total_seconds()}
+        return len(self._past_bad_rows("heads_due", State.READY, params, lambda: self.session.rows("promote", params)))
 
     def next_due(self) -> timedelta | None:
         """How long until the next scheduled run is due, or None if nothing is scheduled."""
@@ -144,7 +146,20 @@ class Ledger:
 
     def expire(self, limit: int = 1_000) -> list[UUID]:
         """End what did not start in time, and what can never start because of that."""
-        return [run_id for run_id, state in self._move("expire", {"limit": limit}).items() if state in ENDS]
+        params = {"limit": limit}
+        moved = self._past_bad_rows("heads_late", State.EXPIRED, params, lambda: self._move("expire", params))
+        return [run_id for run_id, state in moved.items() if state in ENDS]
+
+    def _past_bad_rows[T](self, heads: str, state: State, params: dict[str, Any], act: Callable[[], T]) -> T:
+        """What ``act`` does; once more without the rows that it cannot move."""
+        try:
+            return act()
+        except AnyDatabaseError as error:
+            if not conflicts.is_refusal(error) or self.session.in_transaction():
+                raise
+            if bad_rows.put_away_among(self, heads, params, state.value, error) is None:
+                raise
+        return act()
 
     def prune(
         self,
@@ -411,8 +426,16 @@ class Ledger:
             "after_worker": None if after is None else after.worker,
             "after_id": None if after is None else after.id.hex,
         }
-        held = self.session.rows("orphans", asked)
-        return [Orphan(self.dialect.read_id(row[0]), *row[1:]) for row in held]
+        bad: list[tuple[Row, Exception]] = []
+        found = bad_rows.one_by_one(
+            self,
+            self.session.rows("orphans", asked),
+            lambda some: [Orphan(self.dialect.read_id(row[0]), *row[1:]) for row in some],
+            bad,
+        )
+        for row, error in bad:
+            bad_rows.put_away(self, row[0], row[8], error, "read")
+        return found
 
     def recover(self, max_losses: Callable[[Orphan], int], worker: str | None = None, limit: int = 1_000) -> Settled:
         """

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 from django.db import DatabaseError
+from django.db import Error as AnyDatabaseError
 
-from django_manta.ledger import conflicts, rows, values
+from django_manta.ledger import bad_rows, conflicts, rows, values
 from django_manta.ledger.marks import QUEUES, Marks
 from django_manta.ledger.records import Claimed
 from django_manta.ledger.session import Request, Row
-from django_manta.states import Outcome
+from django_manta.states import Outcome, State
 
 if TYPE_CHECKING:
     from django_manta.ledger.book import Ledger
@@ -38,12 +39,41 @@ class Wanted(NamedTuple):
     limit: int
     horizon: float | None = None
     not_tasks: Sequence[str] = ()
+    #: Runs that the database lets nobody change.
+    not_ids: Sequence[str] = ()
 
 
 def claim(ledger: "Ledger", wanted: Wanted, marks: Marks | None) -> list[Claimed]:
     """Take what is wanted, and all that its executors need."""
     if not wanted.queues or wanted.limit < 1:
         return []
+    if marks is not None and marks.stuck:
+        wanted = wanted._replace(not_ids=marks.still_stuck())
+    try:
+        return _claim_once(ledger, wanted, marks)
+    except AnyDatabaseError as error:
+        if not conflicts.is_refusal(error) or ledger.session.in_transaction():
+            raise
+        stuck = _put_away_the_reason(ledger, wanted, error)
+        if stuck is None or (stuck and marks is None):
+            raise
+        if marks is not None:
+            marks.are_stuck(stuck)
+        # The next claim takes the others.
+        return []
+
+
+def _put_away_the_reason(ledger: "Ledger", wanted: Wanted, error: Exception) -> list[str] | None:
+    """Something in a row keeps it, and so its neighbours, from being claimed. What could not be put away; see there."""
+    params = {
+        "queues": ledger.dialect.listing(wanted.queues),
+        "limit": wanted.limit * (len(wanted.queues) + 1),
+        "not_ids": ledger.dialect.listing(wanted.not_ids),
+    }
+    return bad_rows.put_away_among(ledger, "heads_ready", params, State.RUNNING.value, error)
+
+
+def _claim_once(ledger: "Ledger", wanted: Wanted, marks: Marks | None) -> list[Claimed]:
     if marks is None or not _keeps_marks(ledger, wanted):
         claims = _claim(ledger, wanted)
     else:
@@ -56,6 +86,7 @@ def _keeps_marks(ledger: "Ledger", wanted: Wanted) -> bool:
     return (
         wanted.horizon is None
         and not wanted.not_tasks
+        and not wanted.not_ids
         and len(wanted.queues) <= QUEUES
         and ledger.dialect.name == "postgres"
     )
@@ -67,12 +98,19 @@ def _completed(ledger: "Ledger", wanted: Wanted, claims: list[Claimed]) -> list[
         claims = values.with_values(ledger, claims)
     tried = [claim.id for claim in claims if claim.attempts > 1]
     if tried:
-        claims = _with_history(ledger, claims, tried)
+        claims = _with_history(ledger, wanted.worker, claims, tried)
     return rows.in_turns(claims, wanted.queues)
 
 
-def _with_history(ledger: "Ledger", claims: list[Claimed], tried: list[UUID]) -> list[Claimed]:
-    claims = rows.with_history(claims, ledger.history(tried))
+def _with_history(ledger: "Ledger", worker: str, claims: list[Claimed], tried: list[UUID]) -> list[Claimed]:
+    bad: list[tuple[UUID, Exception]] = []
+    found = bad_rows.one_by_one(ledger, tried, lambda ids: list(ledger.history(ids).items()), bad)
+    claims = rows.with_history(claims, dict(found))
+    for run_id, error in bad:
+        bad_rows.put_away(ledger, run_id.hex, worker, error, "read with its history")
+    if bad:
+        unread = {run_id for run_id, _ in bad}
+        claims = [claim for claim in claims if claim.id not in unread]
     called_again = [claim.id for claim in claims if any(each.outcome is Outcome.DEFERRED for each in claim.history)]
     return values.with_laters(ledger, claims, called_again) if called_again else claims
 
@@ -91,6 +129,7 @@ def _request(ledger: "Ledger", wanted: Wanted) -> Request:
         "limit": wanted.limit,
         "horizon": wanted.horizon,
         "not_tasks": ledger.dialect.listing(wanted.not_tasks),
+        "not_ids": ledger.dialect.listing(wanted.not_ids),
     }
     if len(wanted.queues) == 1 and ledger.dialect.name == "postgres":
         return "claim_line", {**params, "queue": wanted.queues[0]}
@@ -98,17 +137,24 @@ def _request(ledger: "Ledger", wanted: Wanted) -> Request:
 
 
 def _claim(ledger: "Ledger", wanted: Wanted) -> list[Claimed]:
-    return _read(ledger, ledger.session.rows(*_request(ledger, wanted)))
+    return _read(ledger, wanted.worker, ledger.session.rows(*_request(ledger, wanted)))
 
 
-def _read(ledger: "Ledger", taken: list[Row]) -> list[Claimed]:
-    return rows.claims(ledger.dialect, taken)
+def _read(ledger: "Ledger", worker: str, taken: list[Row]) -> list[Claimed]:
+    """What was claimed, and is ours; those that cannot be read are ended."""
+    bad: list[tuple[Row, Exception]] = []
+    claims = rows.claims(ledger.dialect, taken, bad)
+    for row, error in bad:
+        bad_rows.put_away(ledger, row[0], worker, error, "read")
+    return claims
 
 
 class _Brought(NamedTuple):
     claims: list[Claimed]
     #: Their executors need more than these have.
     is_lacking: bool
+    #: Rows that cannot be read.
+    bad: Sequence[tuple[Row, Exception]]
 
 
 @dataclass(slots=True)
@@ -129,7 +175,9 @@ class Along:
         """These claims; None where they would take more than a statement each, or long."""
         wanted = [each for each in wanted if each.queues and each.limit > 0]
         queues = {queue for each in wanted for queue in each.queues}
-        if not wanted or any(marks.hold(each) or marks.is_dear(each) or marks.is_in_doubt(each) for each in queues):
+        if not wanted or marks.stuck:
+            return None
+        if any(marks.hold(each) or marks.is_dear(each) or marks.is_in_doubt(each) for each in queues):
             return None
         return cls(wanted)
 
@@ -141,8 +189,9 @@ class Along:
         """What they have brought, as far as that can be known before they are committed."""
         brought = []
         for each, answer in zip(self.wanted, answers, strict=True):
-            claims = rows.in_turns(_read(ledger, answer), each.queues)
-            brought.append(_Brought(claims, any(map(_lacks, claims))))
+            bad: list[tuple[Row, Exception]] = []
+            claims = rows.in_turns(rows.claims(ledger.dialect, answer, bad), each.queues)
+            brought.append(_Brought(claims, any(map(_lacks, claims)), bad))
         self._brought, self._seconds = brought, seconds
 
     def undone(self) -> None:
@@ -155,8 +204,11 @@ class Along:
             return None
         self.claims = [
             _completed(ledger, each, claims) if is_lacking else claims
-            for each, (claims, is_lacking) in zip(self.wanted, self._brought, strict=True)
+            for each, (claims, is_lacking, _) in zip(self.wanted, self._brought, strict=True)
         ]
+        for each, brought in zip(self.wanted, self._brought, strict=True):
+            for row, error in brought.bad:
+                bad_rows.put_away(ledger, row[0], each.worker, error, "read")
         self.is_open = False
         if marks is not None:
             marks.look_at = None
@@ -187,7 +239,7 @@ def _claim_behind(ledger: "Ledger", wanted: Wanted, marks: Marks) -> list[Claime
         found: list[Claimed] = []
         if marks.hold(queue):
             asked = {"worker": wanted.worker, "queue": queue, "limit": share, "parts": marks.parts(queue)}
-            found = _read(ledger, ledger.session.rows("claim_behind", asked))
+            found = _read(ledger, wanted.worker, ledger.session.rows("claim_behind", asked))
             marks.took(queue, found, full=len(found) == share)
             claims += found
             brought += bool(found)

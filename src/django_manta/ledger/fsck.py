@@ -6,9 +6,11 @@ after it that looks again before it changes anything: between the look and the r
 have moved on.
 """
 
+from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
-from django_manta.ledger import graph
+from django_manta.ledger import graph, tokens
 from django_manta.ledger.book import Ledger
 from django_manta.ledger.records import Finding
 
@@ -24,6 +26,9 @@ REPAIRABLE = (
     "attempt-without-run",
 )
 
+#: Two executions would get one token: put right by setting the sequence (tokens.py).
+BEHIND = "tokens-behind"
+
 #: What is put right by counting the edges of the run anew.
 RECOUNTED = frozenset(
     {"waiting-without-gate", "untold-without-herald", "waiting-for-nothing", "gate-miscounted", "gate-ignored"}
@@ -33,7 +38,17 @@ RECOUNTED = frozenset(
 def check(ledger: Ledger, limit: int = 1_000) -> list[Finding]:
     """Every broken invariant, up to ``limit``. An empty list is a clean ledger."""
     rows = ledger.session.rows("fsck", {"limit": limit})
-    return [Finding(name, ledger.dialect.read_id(run_id), detail) for name, run_id, detail in rows]
+    found = [_finding(ledger, *row) for row in rows]
+    if missing := tokens.behind(ledger):
+        found.append(Finding(BEHIND, None, f"the sequence of tokens is {missing} behind those that were given"))
+    return found
+
+
+def _finding(ledger: Ledger, name: str, run_id: Any, detail: str) -> Finding:
+    try:
+        return Finding(name, ledger.dialect.read_id(run_id), detail)
+    except (ValueError, TypeError, AttributeError):
+        return Finding(name, None, f"of a run whose id is {run_id!r}: {detail}")
 
 
 def repair(ledger: Ledger, limit: int = 1_000) -> list[Finding]:
@@ -59,9 +74,8 @@ def repair(ledger: Ledger, limit: int = 1_000) -> list[Finding]:
     gone = sorted({finding.run_id for finding in findings if finding.check == "edge-without-run" and finding.run_id})
     if gone:
         graph.forget(ledger, gone)
+    if tokens.advance(ledger):
+        findings = [replace(each, repaired=each.check == BEHIND or each.repaired) for each in findings]
     for name in (*RECOUNTED, "edge-without-run"):
         mended[name] = {*recount, *gone}
-    return [
-        Finding(finding.check, finding.run_id, finding.detail, finding.run_id in mended.get(finding.check, set()))
-        for finding in findings
-    ]
+    return [replace(each, repaired=each.repaired or each.run_id in mended.get(each.check, set())) for each in findings]

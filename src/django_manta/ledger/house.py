@@ -49,8 +49,13 @@ def look(ledger: Ledger, worker: str, queues: list[str]) -> Sight:
         tuple(loads(cancelling)) if cancelling else (),
         bool(expired),
         bool(untold),
-        tuple(Lease(*lease) for lease in loads(leases)) if leases else (),
+        tuple(Lease(*lease) for lease in loads(leases) if _is_lease(*lease)) if leases else (),
     )
+
+
+def _is_lease(worker: object, seen_at: object, seconds: object) -> bool:
+    """Whether a worker's row can be watched: of one that was altered nobody can say when it is lost."""
+    return isinstance(seconds, int | float) and 0 < seconds < float("inf")
 
 
 def owned(ledger: Ledger, worker: str) -> list[tuple[UUID, int]]:

@@ -27,6 +27,9 @@ REST_SECONDS = 0.25
 REST_TIMES = 20
 LONGEST_SECONDS = 20.0
 
+#: A run whose row the database lets nobody change is tried again after so long.
+STUCK_SECONDS = 60.0
+
 #: A look that takes no longer is worth it whenever a batch is not full.
 CHEAP_SECONDS = 0.005
 
@@ -72,6 +75,16 @@ class Marks:
         self._lines: dict[str, _Line] = {}
         #: When a queue has to be looked at that was not, although it gave less than was asked for.
         self.look_at: float | None = None
+        #: Runs whose rows the database lets nobody change, and until when they are passed over.
+        self.stuck: dict[str, float] = {}
+
+    def are_stuck(self, ids: Iterable[str]) -> None:
+        self.stuck |= dict.fromkeys(ids, time.monotonic() + STUCK_SECONDS)
+
+    def still_stuck(self) -> list[str]:
+        now = time.monotonic()
+        self.stuck = {run_id: until for run_id, until in self.stuck.items() if until > now}
+        return list(self.stuck)
 
     def hold(self, queue: str) -> bool:
         """Whether a claim from this queue should begin behind them: without a backlog it is quick to look at all."""

@@ -226,6 +226,8 @@ class Settled:
     ended: tuple[UUID, ...] = ()
     #: What was claimed in the same transaction, if anything could be.
     claims: "list[Claimed] | None" = None
+    #: What the database refuses to settle at all, and with which words: try it again later, without the others.
+    refused: Mapping[int, str] = MappingProxyType({})
 
     def __or__(self, other: "Settled") -> "Settled":
         return Settled(
@@ -236,6 +238,7 @@ class Settled:
             self.ready | other.ready,
             self.ended + other.ended,
             self.claims if other.claims is None else other.claims,
+            {**self.refused, **other.refused},
         )
 
 

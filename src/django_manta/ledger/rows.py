@@ -1,13 +1,15 @@
 """Between rows and records. The order of the columns is that of the statements' RETURNING and SELECT."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import lru_cache, partial
 from itertools import zip_longest
-from json import dumps
+from json import dumps, loads
 from json.encoder import encode_basestring_ascii
 from math import isfinite
 from operator import attrgetter, itemgetter
+from types import NoneType
 from typing import Any
 from uuid import UUID
 
@@ -27,6 +29,7 @@ from django_manta.ledger.records import (
     Written,
 )
 from django_manta.ledger.session import Dialect, Row
+from django_manta.moments import FIRST, LAST
 from django_manta.states import Outcome, State, may_start_again
 
 #: A text as JSON.
@@ -167,18 +170,37 @@ def made(dialect: Dialect, row: Row) -> dict[str, Any]:
     }
 
 
-def claims(dialect: Dialect, taken: list[Row]) -> list[Claimed]:
-    """What one statement has claimed, in the order in which to start it: by priority, then deadline, then id."""
+def claims(dialect: Dialect, taken: list[Row], bad: list[tuple[Row, Exception]]) -> list[Claimed]:
+    """
+    What one statement has claimed, in the order in which to start it: by priority, then deadline, then id. The rows
+    that cannot be read go to ``bad``.
+    """
+    try:
+        return _claims(dialect, taken)
+    except Exception:
+        read = []
+        for row in taken:
+            try:
+                read += _claims(dialect, [row])
+            except Exception as error:
+                bad.append((row, error))
+        return in_line(read)
+
+
+def _claims(dialect: Dialect, taken: list[Row]) -> list[Claimed]:
     # The rows, because what they hold can be compared without a line of Python. They are of one priority, as a rule.
     taken.sort(key=_DEADLINE_AND_ID)
+    is_kept = bool(taken) and type(taken[0][0]) is bytes
+    if is_kept and (taken[0][_DEADLINE] < FIRST or taken[-1][_DEADLINE] > LAST):
+        raise ValueError("Its deadline is outside of the calendar.")
     if any(row[_PRIORITY] != taken[0][_PRIORITY] for row in taken):
         taken.sort(key=itemgetter(_PRIORITY), reverse=True)
-    if taken and type(taken[0][0]) is bytes:
+    if is_kept:
         return [_claimed_as_kept(row) for row in taken]
     return [_claimed(dialect, row) for row in taken]
 
 
-_PRIORITY = Claimed._fields.index("priority")
+_PRIORITY, _DEADLINE = Claimed._fields.index("priority"), Claimed._fields.index("deadline")
 _DEADLINE_AND_ID = itemgetter(Claimed._fields.index("deadline"), 0)
 
 #: ``Claimed._make`` for as many values as there are fields, which is not looked at again.
@@ -199,6 +221,10 @@ _VALUES = Claimed._fields.index("history")
 
 
 def _claimed(dialect: Dialect, row: Row) -> Claimed:
+    if not all(map(isinstance, row, _KINDS)):
+        # SQLite keeps what it is given, whatever a column's type is.
+        wrong = [Claimed._fields[place] for place, kind in enumerate(_KINDS) if not isinstance(row[place], kind)]
+        raise TypeError(f"{', '.join(wrong)}: not of the column's type.")
     read = dialect.read_microseconds
     run_after, expires_at = row[11], row[13]
     return Claimed._make(
@@ -221,6 +247,18 @@ def _claimed(dialect: Dialect, row: Row) -> Claimed:
             0,
         )
     )
+
+
+#: What a row of a claim may hold where Django's connection has read it, up to what it is given.
+_KINDS: tuple[Any, ...] = (
+    (str, UUID),
+    *(int, str, str, str, int, str, str, str, str),
+    *((str, datetime), (str, datetime, NoneType), (str, datetime), (str, datetime, NoneType)),
+    *((str, datetime), (str, datetime)),
+    *(int, int, int, int, str),
+    (float, int, NoneType),
+    *(int, (str, NoneType), (str, UUID, NoneType), int),
+)
 
 
 def run_record(dialect: Dialect, row: Row) -> RunRecord:
@@ -441,6 +479,13 @@ def unstorable(settlement: Settleable, error: Exception) -> Settlement:
         error_message=message,
         traceback=text.storable(settlement.traceback, text.TRACEBACK_LIMIT),
     )
+
+
+def renumbered(settlement: Settleable, token: int) -> Settleable:
+    """The same, of an execution that has another token."""
+    if isinstance(settlement, Settlement):
+        return replace(settlement, token=token)
+    return replace(settlement, token=token, text=dumps({**loads(settlement.text), "token": token}))
 
 
 def loss(orphan: Orphan, max_losses: int, *, alone: bool, words: str = "") -> Settlement:

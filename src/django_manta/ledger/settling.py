@@ -1,8 +1,9 @@
 """
 Settlements: what became of executions is written down, and who waited is told.
 
-A batch is one statement, and for what went well a shorter one (settle_well.sql). What the database refuses to store is
-found by halving; what somebody holds is left to the caller, who tries again. A few can be settled along with a claim,
+A batch is one statement, and for what went well a shorter one (settle_well.sql). What the database refuses is found by
+halving: it is settled as a failure, and if that is refused as well the caller keeps it and tries again later. What
+somebody holds is left to the caller, who tries again. A few can be settled along with a claim,
 in one transaction that is sent at once: a step of a chain waits for the disk once.
 """
 
@@ -13,9 +14,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from django.db import DatabaseError, DataError
+from django.db import DatabaseError
+from django.db import Error as AnyDatabaseError
 
-from django_manta.ledger import claiming, conflicts, graph, rows
+from django_manta.ledger import claiming, conflicts, graph, rows, tokens
 from django_manta.ledger.marks import Marks
 from django_manta.ledger.records import Claimed, Settleable, Settled, Written
 from django_manta.ledger.session import Request, Row
@@ -35,6 +37,8 @@ class _Batch:
     moved: dict[int, State] = field(default_factory=dict)
     heralds: list[UUID] = field(default_factory=list)
     waiting: list[UUID] = field(default_factory=list)
+    #: What the database refuses to settle, with its words.
+    refused: dict[int, str] = field(default_factory=dict)
 
 
 def settle(ledger: "Ledger", settlements: Iterable[Settleable], worker: str | None, recovering: bool) -> Settled:
@@ -69,13 +73,63 @@ def _settle_or_halve(
 ) -> None:
     try:
         _settle(ledger, batch, worker, recovering, done)
-    except (DataError, ValueError) as error:
+    except (AnyDatabaseError, ValueError, OverflowError) as error:
+        if not conflicts.is_refusal(error):
+            raise
         if len(batch) == 1:
-            _settle(ledger, [rows.unstorable(batch[0], error)], worker, recovering, done)
+            _settle_alone(ledger, batch[0], error, worker, recovering, done)
             return
         half = len(batch) // 2
         _settle_or_halve(ledger, batch[:half], worker, recovering, done)
         _settle_or_halve(ledger, batch[half:], worker, recovering, done)
+
+
+def _settle_alone(
+    ledger: "Ledger", one: Settleable, refusal: Exception, worker: str | None, recovering: bool, done: _Batch
+) -> None:
+    """The one that was refused: under another token if that was the reason, and otherwise as a failure."""
+    try:
+        if conflicts.is_taken_token(refusal):
+            _settle_renumbered(ledger, one, worker, recovering, done)
+        else:
+            _settle(ledger, [rows.unstorable(one, refusal)], worker, recovering, done)
+    except _NotMoved:
+        pass
+    except (AnyDatabaseError, ValueError, OverflowError) as error:
+        if not conflicts.is_refusal(error):
+            raise
+        done.refused[one.token] = str(error).strip()
+
+
+class _NotMoved(Exception):
+    """The execution is not theirs any more, or somebody holds its run."""
+
+
+def _settle_renumbered(ledger: "Ledger", one: Settleable, worker: str | None, recovering: bool, done: _Batch) -> None:
+    """
+    Another execution was settled under this token, as can be where tables were restored, or a replica promoted, without
+    their sequences. The sequence goes on behind the table, and this execution is settled under a token of its own.
+    """
+    part = _Batch()
+    with ledger.session.transaction():
+        tokens.advance(ledger)
+        found = ledger.session.rows("renumber", {"id": one.run_id.hex, "token": one.token})
+        if not found:
+            raise _NotMoved
+        token: int = found[0][0]
+        _settle(ledger, [rows.renumbered(one, token)], worker, recovering, part)
+        if token not in part.moved:
+            raise _NotMoved
+    logger.warning(
+        "Token %s of run %s was given twice: the sequence of tokens was behind the table of attempts, and goes on "
+        "behind it now. The attempt has token %s.",
+        one.token,
+        one.run_id,
+        token,
+    )
+    done.moved[one.token] = part.moved[token]
+    done.heralds += part.heralds
+    done.waiting += part.waiting
 
 
 def _settle(ledger: "Ledger", batch: list[Settleable], worker: str | None, recovering: bool, done: _Batch) -> None:
@@ -152,9 +206,9 @@ def settle_and_claim(
     try:
         asked = _requests(ledger, batch, worker, along, "settle_well" if well else "settle")
         ledger.session.at_once(*asked, meanwhile=read)
-    except (DatabaseError, ValueError) as error:
-        # One by one: what cannot be stored is found by halving, and what is in the way of others by those.
-        if isinstance(error, DatabaseError) and not conflicts.is_answer(error):
+    except (AnyDatabaseError, ValueError) as error:
+        # One by one: what is refused is found by halving, and what is in the way of others by those.
+        if isinstance(error, AnyDatabaseError) and not conflicts.is_answer(error):
             raise
         along.undone()
         return None
@@ -211,13 +265,13 @@ def _spread(ledger: "Ledger", done: _Batch) -> Settled:
 
 def _missing(ledger: "Ledger", batch: list[Settleable], done: _Batch, worker: str | None, recovering: bool) -> Settled:
     """What did not move: because somebody holds it, or because it is no longer theirs."""
-    missing = [settlement for settlement in batch if settlement.token not in done.moved]
+    missing = [one for one in batch if one.token not in done.moved and one.token not in done.refused]
     if not missing:
-        return Settled()
+        return Settled(refused=done.refused)
     standing = _standing(ledger, missing, worker, recovering)
     busy = frozenset(settlement.token for settlement in missing if settlement.execution in standing)
     gone = frozenset(settlement.token for settlement in missing if settlement.execution not in standing)
-    return Settled({}, gone, busy)
+    return Settled({}, gone, busy, refused=done.refused)
 
 
 def _standing(

@@ -10,7 +10,7 @@ that wakes up late can do no harm: every duty is a bounded statement that looks 
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from django.db import Error as DatabaseError
@@ -21,6 +21,7 @@ from django_manta.states import ENDS, State
 from django_manta.worker import losses
 from django_manta.worker.duty import Duty
 from django_manta.worker.events import tell
+from django_manta.worker.settling import ASIDE_SECONDS, LONGEST_ASIDE_SECONDS
 
 logger = logging.getLogger("django_manta")
 
@@ -53,6 +54,7 @@ class Caretaker(Duty):
         self._tell = threading.Event()
         self._prune_at = time.monotonic() + 5.0
         self._was_late = False
+        self._aside = PutAside()
 
     def recover_soon(self) -> None:
         """Somebody was lost: see what they held."""
@@ -85,7 +87,7 @@ class Caretaker(Duty):
                 self._do_duties(Ledger(self._session))
             except DatabaseError as error:
                 self._session.close()
-                logger.debug("The caretaker cannot reach the database: %s", str(error).strip())
+                logger.warning("A duty of the caretaker failed, and is tried again: %s", str(error).strip())
             except Exception:
                 # A duty that fails must not end the others.
                 logger.exception("A duty of the caretaker failed.")
@@ -116,22 +118,55 @@ class Caretaker(Duty):
         """The duties that the others make way for, between two of their steps."""
         if self._recover.is_set():
             self._recover.clear()
-            recover(self.backend, ledger)
+            recover(self.backend, ledger, self._aside)
         if self._expire.is_set():
             self._expire.clear()
             expire(self.backend, ledger)
 
 
-def recover(backend: Any, ledger: Ledger) -> int:
-    """Settle what lost workers held, batch after batch. How many runs. What is on Ray is not lost with its worker."""
+class PutAside:
+    """Runs that the database refuses to recover: when each is tried again, later each time."""
 
+    def __init__(self) -> None:
+        self._due: dict[int, tuple[float, float]] = {}
+
+    def waits(self, token: int) -> bool:
+        return token in self._due and time.monotonic() < self._due[token][0]
+
+    def put(self, orphan: Orphan, words: str) -> None:
+        _, before = self._due.get(orphan.token, (0.0, ASIDE_SECONDS / 2))
+        delay = min(2 * before, LONGEST_ASIDE_SECONDS)
+        self._due[orphan.token] = time.monotonic() + delay, delay
+        logger.error(
+            "The database refuses to recover run %s, which lost worker %s held: %s. It is tried again in %g s; the "
+            "others go on.",
+            orphan.id,
+            orphan.worker,
+            words,
+            delay,
+        )
+
+    def keep(self, tokens: Collection[int]) -> None:
+        """Forget all but these."""
+        self._due = {token: due for token, due in self._due.items() if token in tokens}
+
+
+def recover(backend: Any, ledger: Ledger, aside: PutAside | None = None) -> int:
+    """Settle what lost workers held, batch after batch. How many runs. What is on Ray is not lost with its worker."""
+    aside = PutAside() if aside is None else aside
     count, last = 0, None
+    seen: set[int] = set()
     while found := ledger.orphans(limit=BATCH, runner="", after=last):
         # What somebody holds, or is left to others, is looked at again later: it must not hide what is behind it.
         last = found[-1]
-        settled = losses.recover(ledger, found, patiently=True)
+        seen.update(orphan.token for orphan in found)
+        orphans = {orphan.token: orphan for orphan in found if not aside.waits(orphan.token)}
+        settled = losses.recover(ledger, list(orphans.values()), patiently=True)
         count += len(settled.moved)
-        recovered(backend, ledger, {orphan.token: orphan for orphan in found}, settled)
+        for token, words in settled.refused.items():
+            aside.put(orphans[token], words)
+        recovered(backend, ledger, orphans, settled)
+    aside.keep(seen)
     return count
 
 

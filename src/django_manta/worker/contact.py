@@ -8,6 +8,9 @@ been done without our hearing of it: whoever finds it again reconciles what the 
 import logging
 import time
 
+from django.db import Error as DatabaseError
+
+from django_manta.ledger import conflicts
 from django_manta.ledger.session import STATEMENT_TIMEOUT_SECONDS
 
 logger = logging.getLogger("django_manta")
@@ -35,7 +38,7 @@ class Contact:
     def is_away(self) -> bool:
         return self._away_since is not None
 
-    def went_away(self, error: Exception) -> None:
+    def went_away(self, error: DatabaseError) -> None:
         self.must_reconcile = True
         now = time.monotonic()
         self.retry_at = now + RETRY_SECONDS
@@ -45,7 +48,8 @@ class Contact:
         self._reconcile_until = now + STATEMENTS_AT_ONCE * STATEMENT_TIMEOUT_SECONDS
         if self._away_since is None:
             self._away_since = now
-            logger.warning("The database is away: %s", str(error).strip())
+            what = "refused a statement" if conflicts.is_answer(error) else "is away"
+            logger.warning("The database %s: %s", what, str(error).strip())
 
     def answered(self) -> bool:
         """It has, and is not away any more. Whether it was."""

@@ -25,8 +25,10 @@ from django_manta.ledger import (
     Ledger,
     Settlement,
     WorkerRecord,
+    conflicts,
     house,
     own_session,
+    tokens,
 )
 from django_manta.ledger.marks import REST_TIMES
 from django_manta.ringing import CANCEL, TRIAL, UNKNOWN
@@ -67,6 +69,8 @@ class Worker:
         self._lost = False
         #: A thread died that it cannot do without.
         self._is_crippled = False
+        #: A step of the loop raised what nobody expected: the worker stops.
+        self._failed = False
         self._session = own_session(self.backend.database)
         self._ledger = Ledger(self._session)
         self.queues = Queues(given, backend)
@@ -101,10 +105,25 @@ class Worker:
         gc.freeze()
         try:
             while not self._is_done():
-                self._step()
-            return 1 if self._is_crippled else 0
+                try:
+                    self._step()
+                except Exception:
+                    if self._failed:
+                        raise
+                    logger.critical(
+                        "The loop of worker %s failed: it stops. What has ended is settled, what has not started is "
+                        "given back, what runs has its --stop-timeout.",
+                        self.id,
+                        exc_info=True,
+                    )
+                    self._failed = self.contact.must_reconcile = True
+                    self.stopping.requests += 1
+        except Exception:
+            logger.critical("The loop of worker %s failed again: it ends now.", self.id, exc_info=True)
+            self._failed = True
         finally:
             self._end()
+        return int(self._failed or self._is_crippled)
 
     def _make_runner(self) -> Runner:
         given = self.given
@@ -141,6 +160,7 @@ class Worker:
                 slots=self.runner.slots,
             )
         )
+        self._look_after_tokens()
         self.caretaker = Caretaker(self.backend, self.id, self.given.runner, self._hear_of_a_death)
         self.heart = Heart(
             self.backend.database,
@@ -165,7 +185,12 @@ class Worker:
 
     def _end(self) -> None:
         gc.unfreeze()
-        self._settle_the_rest()
+        try:
+            if self._failed and not self._lost:
+                self.hands.give_back(self.runner.stop())
+            self._settle_the_rest()
+        except Exception:
+            logger.critical("Worker %s could not settle all that it has in hand.", self.id, exc_info=True)
         self.runner.close()
         self.heart.stop()
         self.caretaker.stop()
@@ -180,8 +205,8 @@ class Worker:
                 # What was given back at the end is for others.
                 self.prospects.hungry = True
                 self.claimer.ring(self.backend.config.cluster, time.monotonic())
-            if not self._ledger.leave(self.id) and self.runner.outlives_worker:
-                # What it had goes on: whoever finds it need not wait for the lease.
+            if not self._ledger.leave(self.id) and (self.runner.outlives_worker or self._failed):
+                # What it had goes on, or has ended with it: whoever finds it need not wait for the lease.
                 self._ledger.hand_over(self.id)
         except DatabaseError:
             logger.warning("Could not sign off; the lease of %s will be found lost.", self.id)
@@ -266,7 +291,13 @@ class Worker:
             self._settle(now, claiming=self._may_claim())
             must_settle = False
         if self._may_claim():
-            self._claim(now)
+            try:
+                self._claim(now)
+            except DatabaseError as error:
+                if must_settle and conflicts.is_answer(error):
+                    # It is not away: what cannot be claimed keeps nothing from being settled.
+                    self._settle(now)
+                raise
         if self.prospects.must_ring:
             self.claimer.ring(self.backend.config.cluster, now)
         if must_settle:
@@ -379,6 +410,8 @@ class Worker:
 
         A claim whose answer never arrived may have been committed: its runs would wait for ever.
         """
+        # What answers now may be another server, to which the sequence was not replicated.
+        self._look_after_tokens()
         executions = [execution for execution in house.owned(self._ledger, self.id) if execution[1] not in self.hands]
         unknown = [
             Settlement(run_id=run_id, token=token, outcome=Outcome.RETURNED, next_state=State.READY)
@@ -387,7 +420,22 @@ class Worker:
         if not unknown:
             return True
         logger.warning("Giving back %s runs of a claim whose answer was lost.", len(unknown))
-        return not self._ledger.settle(unknown, self.id).busy
+        settled = self._ledger.settle(unknown, self.id)
+        for run_id, token in executions:
+            if words := settled.refused.get(token):
+                logger.error("The database refuses to give back run %s: %s", run_id, words)
+        return not settled.busy
+
+    def _look_after_tokens(self) -> None:
+        """Of a restored or promoted database the sequence may be behind its table: no claim could be settled."""
+        try:
+            if (missing := tokens.behind(self._ledger)) and tokens.advance(self._ledger):
+                logger.warning("The sequence of tokens was %s behind those that were given: it goes on there.", missing)
+        except DatabaseError as error:
+            if not conflicts.is_answer(error):
+                raise
+            # Not allowed to, perhaps. What collides gets a token of its own when it is settled.
+            logger.warning("Could not see to the sequence of tokens: %s", str(error).strip())
 
     # -- settling --------------------------------------------------------------------------------
 
@@ -404,7 +452,7 @@ class Worker:
 
     # -- the database ----------------------------------------------------------------------------
 
-    def _database_is_away(self, error: Exception) -> None:
+    def _database_is_away(self, error: DatabaseError) -> None:
         self._session.close()
         self._watch.forget()
         # Whatever could not be settled, and will perhaps not be the next time, keeps nobody from claiming.
@@ -446,7 +494,9 @@ class Worker:
 
     def _is_done(self) -> bool:
         left = self.stopping.requests and self.runner.outlives_worker
-        idle = (left or not self.hands) and not len(self.settler)
+        # What the database refuses is not waited for: whoever recovers it has to see.
+        aside = self.settler.put_aside
+        idle = (left or len(self.hands) <= aside) and len(self.settler) <= aside
         if self.stopping.requests:
             if not idle and self.stopping.leaves(time.monotonic()):
                 logger.warning("Leaving %s runs to whoever finds this lease lost.", len(self.hands))

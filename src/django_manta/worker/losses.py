@@ -16,7 +16,7 @@ from django_manta.execution.admission import (
     resolve_signed,
     skew_seconds,
 )
-from django_manta.ledger import Claimed, Ledger, Orphan, Settled, Settlement
+from django_manta.ledger import Claimed, Ledger, Orphan, Settled, Settlement, conflicts
 from django_manta.ledger.rows import loss
 from django_manta.task import find_loaded
 
@@ -61,11 +61,11 @@ def _max_losses(ledger: Ledger, orphan: Orphan, missing: set[str]) -> int | None
         if orphan.task not in missing:
             # Nobody has verified the row yet. If it is genuine its module is imported: the next one finds it loaded.
             return next((resolve(run).options.max_losses for run in ledger.fetch([orphan.id], history=False)), None)
-    except DatabaseError:
-        raise
     except TaskNotFound:
         missing.add(orphan.task)
-    except Exception:
+    except Exception as error:
+        if isinstance(error, DatabaseError) and not conflicts.is_refusal(error):
+            raise
         # The row was altered: it must not keep the others from being recovered.
         logger.debug("How often run %s may be lost is not known here.", orphan.id, exc_info=True)
     return None

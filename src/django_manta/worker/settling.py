@@ -3,7 +3,8 @@ Outcomes on their way to the ledger, in batches.
 
 An outcome waits a moment for company and no longer. What the database could not take (it was away,
 somebody held the row) stays here and is tried again; nothing is dropped before the ledger has said
-what became of it.
+what became of it. What the database refuses, whatever is made of it, is put aside: it is tried again by itself, later
+each time, and the others go on.
 """
 
 import logging
@@ -15,7 +16,7 @@ from uuid import UUID
 
 from django.db import Error as DatabaseError
 
-from django_manta.ledger import Claimed, Ledger, Settleable, Settled, Written
+from django_manta.ledger import Claimed, Ledger, Settleable, Settled, Written, conflicts
 from django_manta.states import State
 from django_manta.worker.scribe import Scribe
 
@@ -47,6 +48,9 @@ FEW = 20
 #: A row that somebody holds is tried again after so long.
 LOCKED_SECONDS = 0.02
 
+#: What the database refuses is tried again after so long, then after twice as long, and so on up to the last.
+ASIDE_SECONDS, LONGEST_ASIDE_SECONDS = 1.0, 60.0
+
 
 #: An execution, what became of it, and the state that its run reached; None where it was no longer ours.
 type Moved = tuple[Claimed, Settleable, State | None]
@@ -56,6 +60,14 @@ class Waiting(NamedTuple):
     claim: Claimed
     settlement: Settleable
     since: float
+
+
+class Aside(NamedTuple):
+    """What the database refused: when to try it again, and how long it has waited for that."""
+
+    one: Waiting
+    due: float
+    delay: float
 
 
 class Settler:
@@ -84,6 +96,9 @@ class Settler:
         #: What somebody held the row of, and when to try it again.
         self._locked: dict[int, Waiting] = {}
         self._locked_until = 0.0
+        #: What the database refused, by token, and for how long each of these was put aside the last time.
+        self._aside: dict[int, Aside] = {}
+        self._delays: dict[int, float] = {}
         #: What followed from the last settlements: queues in which something became ready and is not claimed, runs that
         #: ended.
         self.ready: set[str] = set()
@@ -92,12 +107,13 @@ class Settler:
         self.claims: list[Claimed] | None = None
 
     def __len__(self) -> int:
-        return len(self._waiting) + len(self._locked) + sum(map(len, self._under_way))
+        return len(self._waiting) + len(self._locked) + len(self._aside) + sum(map(len, self._under_way))
 
     def __contains__(self, token: int) -> bool:
         return (
             token in self._waiting
             or token in self._locked
+            or token in self._aside
             or any(one.claim.token == token for batch in self._under_way for one in batch)
         )
 
@@ -118,7 +134,14 @@ class Settler:
             break
         if self._locked:
             times.append(self._locked_until)
+        if self._aside:
+            times.append(min(each.due for each in self._aside.values()))
         return min(times, default=None)
+
+    @property
+    def put_aside(self) -> int:
+        """How many the database refuses: nobody waits for these."""
+        return len(self._aside)
 
     def expect(self, count: int) -> None:
         """So many were claimed at once."""
@@ -166,11 +189,14 @@ class Settler:
                 settled = claim(settlements)
             if settled is None:
                 settled = ledger.settle(settlements, self.worker)
-        except DatabaseError:
+        except DatabaseError as error:
             self._limit = max(1, len(batch) // 2)
-            raise
-        if batch:
-            self._limit, self._by_hand = BATCH, False
+            if len(batch) != 1 or not conflicts.is_answer(error):
+                raise
+            settled = Settled(refused={batch[0].claim.token: str(error).strip()})
+        else:
+            if batch:
+                self._limit, self._by_hand = BATCH, False
         self.claims = settled.claims
         self._take_out(batch)
         return self._conclude(batch, settled, now)
@@ -179,6 +205,8 @@ class Settler:
         if self._locked and self._locked_until <= now:
             self._waiting, self._has_heavy = self._locked | self._waiting, True
             self._locked = {}
+        if not self._under_way and (alone := self._next_aside(now)) is not None:
+            return [alone]
         if not self._has_heavy:
             return list(islice(self._waiting.values(), self._limit))
         batch: list[Waiting] = []
@@ -189,6 +217,29 @@ class Settler:
                 break
             batch.append(one)
         return batch
+
+    def _next_aside(self, now: float) -> Waiting | None:
+        """Something that was put aside and is due. It goes by itself: others would be refused with it."""
+        for token, (one, due, delay) in self._aside.items():
+            if due <= now:
+                del self._aside[token]
+                self._delays[token] = delay
+                self._waiting[token], self._has_heavy = one, True
+                return one
+        return None
+
+    def _put_aside(self, one: Waiting, words: str, now: float) -> None:
+        claim = one.claim
+        delay = min(2 * self._delays.pop(claim.token, ASIDE_SECONDS / 2), LONGEST_ASIDE_SECONDS)
+        self._aside[claim.token] = Aside(one, now + delay, delay)
+        logger.error(
+            "The database refuses to settle run %s (attempt %s, %s): %s. It is tried again in %g s; the others go on.",
+            claim.id,
+            claim.attempts,
+            one.settlement.outcome,
+            words,
+            delay,
+        )
 
     def _hand_over(self, batch: list[Waiting]) -> bool:
         """Whether the scribe settles them."""
@@ -251,7 +302,11 @@ class Settler:
         self.ready |= settled.ready
         self.ended += settled.ended
         reached = settled.moved.get
-        if not settled.busy:
+        if self._delays:
+            for one in batch:
+                if one.claim.token not in settled.refused:
+                    self._delays.pop(one.claim.token, None)
+        if not settled.busy and not settled.refused:
             return [(claim, settlement, reached(claim.token)) for claim, settlement, _ in batch]
         moved = []
         for one in batch:
@@ -259,6 +314,8 @@ class Settler:
             if token in settled.busy:
                 self._locked[token] = one
                 self._locked_until = now + LOCKED_SECONDS
+            elif token in settled.refused:
+                self._put_aside(one, settled.refused[token], now)
             else:
                 moved.append((one.claim, one.settlement, reached(token)))
         return moved
@@ -267,6 +324,8 @@ class Settler:
         """Our lease is lost: nothing of this is ours to settle."""
         self._waiting.clear()
         self._locked.clear()
+        self._aside.clear()
+        self._delays.clear()
         self._under_way.clear()
 
     def close(self, seconds: float) -> None:

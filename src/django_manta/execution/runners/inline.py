@@ -5,6 +5,7 @@ For tests, scripts and demonstrations. It claims and settles as every worker doe
 ledger, so that what it shows is what a worker would do.
 """
 
+import logging
 import os
 import secrets
 import socket
@@ -24,6 +25,8 @@ from django_manta.execution.admission import max_losses_of
 from django_manta.execution.executor import execute
 from django_manta.ledger import Claimed, Ledger, Settleable, Settlement, WorkerRecord, graph
 from django_manta.states import Outcome, State
+
+logger = logging.getLogger("django_manta")
 
 #: How many runs are claimed together. They wait for each other, so not many.
 BATCH = 20
@@ -171,6 +174,8 @@ def _settle(backend: Any, ledger: Ledger, settlement: Settleable, claim: Claimed
         settled = ledger.settle([settlement], claim.worker)
         if not settled.busy:
             announce.ended(backend, settled.ended)
+            if words := settled.refused.get(claim.token):
+                logger.error("The database refuses to settle run %s: %s", claim.id, words)
             return settled.moved.get(claim.token)
         time.sleep(_BUSY_PAUSE_SECONDS)
 

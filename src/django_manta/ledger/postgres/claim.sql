@@ -41,7 +41,7 @@ shares AS (
                     -- An expired run never starts, even before the caretaker has found it.
                     AND (run.expires_at IS NULL OR run.attempts > 0 OR run.expires_at > statement_timestamp())
                     AND run.deadline <= COALESCE(statement_timestamp() + make_interval(secs => %(horizon)s::double precision), 'infinity')
-                    AND CASE WHEN run.task = ANY(%(not_tasks)s::text[]) THEN false ELSE true END
+                    AND CASE WHEN run.task = ANY(%(not_tasks)s::text[]) OR run.id = ANY(%(not_ids)s::uuid[]) THEN false ELSE true END
                 ORDER BY run.priority DESC, run.deadline, run.id
                 LIMIT %(limit)s
             ) AS head
@@ -64,7 +64,7 @@ picked AS MATERIALIZED (
                 AND run.queue = shares.queue
                 AND (run.expires_at IS NULL OR run.attempts > 0 OR run.expires_at > statement_timestamp())
                 AND run.deadline <= COALESCE(statement_timestamp() + make_interval(secs => %(horizon)s::double precision), 'infinity')
-                AND CASE WHEN run.task = ANY(%(not_tasks)s::text[]) THEN false ELSE true END
+                AND CASE WHEN run.task = ANY(%(not_tasks)s::text[]) OR run.id = ANY(%(not_ids)s::uuid[]) THEN false ELSE true END
             ORDER BY run.priority DESC, run.deadline, run.id
             -- For the planner, which takes a limit that it does not know for a tenth of the table.
             LIMIT %(limit)s
@@ -84,7 +84,7 @@ made_up AS MATERIALIZED (
             AND run.queue = wanted.queue
             AND (run.expires_at IS NULL OR run.attempts > 0 OR run.expires_at > statement_timestamp())
             AND run.deadline <= COALESCE(statement_timestamp() + make_interval(secs => %(horizon)s::double precision), 'infinity')
-            AND CASE WHEN run.task = ANY(%(not_tasks)s::text[]) THEN false ELSE true END
+            AND CASE WHEN run.task = ANY(%(not_tasks)s::text[]) OR run.id = ANY(%(not_ids)s::uuid[]) THEN false ELSE true END
             AND run.id <> ALL(ARRAY(SELECT picked.id FROM picked))
         ORDER BY run.priority DESC, run.deadline, run.id
         LIMIT %(limit)s
@@ -97,7 +97,7 @@ SET
     state = 'RUNNING',
     worker = %(worker)s,
     token = nextval('manta_attempt_token_seq'),
-    attempts = run.attempts + 1,
+    attempts = LEAST(run.attempts, 999999) + 1,
     started_at = COALESCE(run.started_at, statement_timestamp()),
     last_attempted_at = statement_timestamp()
 -- An array, not a join: misjudging how many were picked, the planner would read the whole table.
@@ -124,7 +124,7 @@ RETURNING
     run.crashes,
     run.losses,
     run.worker,
-    EXTRACT(EPOCH FROM statement_timestamp() - run.refused_at)::double precision,
+    CASE WHEN isfinite(run.refused_at) THEN EXTRACT(EPOCH FROM statement_timestamp() - run.refused_at)::double precision END,
     run.suspect,
     run.refs,
     run.workflow_id::text,

@@ -62,7 +62,7 @@ SET
     state = 'RUNNING',
     worker = %(worker)s,
     token = nextval('manta_attempt_token_seq'),
-    attempts = run.attempts + 1,
+    attempts = LEAST(run.attempts, 999999) + 1,
     started_at = COALESCE(run.started_at, statement_timestamp()),
     last_attempted_at = statement_timestamp()
 WHERE run.id = ANY(ARRAY(SELECT picked.id FROM picked))
@@ -88,7 +88,7 @@ RETURNING
     run.crashes,
     run.losses,
     run.worker,
-    EXTRACT(EPOCH FROM statement_timestamp() - run.refused_at)::double precision,
+    CASE WHEN isfinite(run.refused_at) THEN EXTRACT(EPOCH FROM statement_timestamp() - run.refused_at)::double precision END,
     run.suspect,
     run.refs,
     run.workflow_id::text,

@@ -13,7 +13,7 @@ WITH picked AS MATERIALIZED (
         -- An expired run never starts, even before the caretaker has found it.
         AND (run.expires_at IS NULL OR run.attempts > 0 OR run.expires_at > statement_timestamp())
         AND run.deadline <= COALESCE(statement_timestamp() + make_interval(secs => %(horizon)s::double precision), 'infinity')
-        AND CASE WHEN run.task = ANY(%(not_tasks)s::text[]) THEN false ELSE true END
+        AND CASE WHEN run.task = ANY(%(not_tasks)s::text[]) OR run.id = ANY(%(not_ids)s::uuid[]) THEN false ELSE true END
         AND NOT EXISTS (
             SELECT FROM manta_queue AS queue
             WHERE queue.name = %(queue)s AND queue.paused_at IS NOT NULL
@@ -32,7 +32,7 @@ SET
     state = 'RUNNING',
     worker = %(worker)s,
     token = nextval('manta_attempt_token_seq'),
-    attempts = run.attempts + 1,
+    attempts = LEAST(run.attempts, 999999) + 1,
     started_at = COALESCE(run.started_at, statement_timestamp()),
     last_attempted_at = statement_timestamp()
 WHERE run.id = ANY(ARRAY(SELECT picked.id FROM picked))
@@ -58,7 +58,7 @@ RETURNING
     run.crashes,
     run.losses,
     run.worker,
-    EXTRACT(EPOCH FROM statement_timestamp() - run.refused_at)::double precision,
+    CASE WHEN isfinite(run.refused_at) THEN EXTRACT(EPOCH FROM statement_timestamp() - run.refused_at)::double precision END,
     run.suspect,
     run.refs,
     run.workflow_id::text,

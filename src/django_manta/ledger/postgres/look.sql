@@ -19,7 +19,12 @@ SELECT
             )
     ),
     (
-        SELECT EXTRACT(EPOCH FROM min(run.due_at) - statement_timestamp())::double precision
+        -- From infinity not every server can subtract.
+        SELECT CASE min(run.due_at)
+            WHEN '-infinity' THEN -1
+            WHEN 'infinity' THEN NULL
+            ELSE EXTRACT(EPOCH FROM min(run.due_at) - statement_timestamp())::double precision
+        END
         FROM manta_run AS run
         WHERE run.state = 'SCHEDULED'
     ),

@@ -12,11 +12,13 @@ SELECT
     run.attempts,
     COALESCE(worker.slots, 0),
     COALESCE(worker.foremen, '[]'),
-    EXTRACT(EPOCH FROM statement_timestamp() - worker.lost_at)::double precision
+    CASE WHEN isfinite(worker.lost_at) THEN EXTRACT(EPOCH FROM statement_timestamp() - worker.lost_at)::double precision END
 FROM manta_run AS run
 LEFT JOIN manta_worker AS worker ON worker.id = run.worker
 WHERE
     run.state IN ('RUNNING', 'CANCELLING')
+    -- Without a token there is nothing that could be settled: `fsck --repair` sees to it.
+    AND run.token IS NOT NULL
     AND (worker.id IS NULL OR worker.lost_at IS NOT NULL)
     AND (%(worker)s::text IS NULL OR run.worker = %(worker)s::text)
     AND (

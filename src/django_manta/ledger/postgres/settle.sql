@@ -67,13 +67,13 @@ WITH held AS MATERIALIZED (
             AND (
                 %(worker)s::text IS NULL
                 OR (
-                    run.worker = %(worker)s::text
+                    run.worker = %(worker)s
                     -- A worker that lost its lease can change nothing, also before what it held was recovered.
                     AND (
                         %(recovering)s::boolean
                         OR NOT EXISTS (
                             SELECT FROM manta_worker AS worker
-                            WHERE worker.id = %(worker)s::text AND worker.lost_at IS NOT NULL
+                            WHERE worker.id = %(worker)s AND worker.lost_at IS NOT NULL
                         )
                     )
                 )
@@ -111,10 +111,10 @@ moved AS (
             ELSE run.last_attempted_at
         END,
         attempts = run.attempts - (held.outcome = 'RETURNED')::int,
-        failures = run.failures + (held.outcome IN ('FAILED', 'TIMED_OUT'))::int,
+        failures = LEAST(run.failures, 999999) + (held.outcome IN ('FAILED', 'TIMED_OUT'))::int,
         -- What died in company is not charged: it is suspected, and travels alone next time.
-        crashes = run.crashes + (held.outcome = 'CRASHED' AND NOT held.suspect)::int,
-        losses = run.losses + (held.outcome = 'LOST' AND NOT held.suspect)::int,
+        crashes = LEAST(run.crashes, 999999) + (held.outcome = 'CRASHED' AND NOT held.suspect)::int,
+        losses = LEAST(run.losses, 999999) + (held.outcome = 'LOST' AND NOT held.suspect)::int,
         -- Only an end of its own clears a suspect.
         suspect = held.suspect OR (run.suspect AND held.outcome NOT IN ('SUCCESSFUL', 'FAILED', 'TIMED_OUT')),
         refused_at = CASE WHEN held.refused THEN COALESCE(run.refused_at, statement_timestamp()) END,

@@ -36,6 +36,22 @@ WHERE
     AND NOT EXISTS (SELECT 1 FROM manta_worker AS worker WHERE worker.id = run.worker)
 UNION ALL
 SELECT
+    'orphaned',
+    run.id,
+    run.state || ' under a worker that was lost: ' || run.worker
+FROM manta_run AS run
+JOIN manta_worker AS worker ON worker.id = run.worker
+WHERE run.state IN ('RUNNING', 'CANCELLING') AND worker.lost_at IS NOT NULL
+UNION ALL
+SELECT
+    'token-given-twice',
+    run.id,
+    run.state || ' under token ' || run.token || ', which attempt ' || attempt.number || ' of run ' || attempt.run_id || ' has'
+FROM manta_run AS run
+JOIN manta_attempt AS attempt ON attempt.token = run.token
+WHERE run.state IN ('RUNNING', 'CANCELLING')
+UNION ALL
+SELECT
     'end-without-finish',
     run.id,
     run.state || ' with no finished_at'

@@ -7,7 +7,7 @@ SET
     state = 'RUNNING',
     worker = %(worker)s,
     token = picked.token,
-    attempts = attempts + 1,
+    attempts = MIN(attempts, 999999) + 1,
     started_at = COALESCE(started_at, strftime('%%Y-%%m-%%d %%H:%%M:%%f000', 'now')),
     last_attempted_at = strftime('%%Y-%%m-%%d %%H:%%M:%%f000', 'now')
 FROM (
@@ -15,6 +15,8 @@ FROM (
         line.id,
         line.position + MAX(
             COALESCE((SELECT seq FROM sqlite_sequence WHERE name = 'manta_attempt'), 0),
+            -- Where a table was restored, the sequence may be behind it.
+            COALESCE((SELECT max(token) FROM manta_attempt), 0),
             COALESCE((SELECT max(token) FROM manta_run WHERE state IN ('RUNNING', 'CANCELLING')), 0)
         ) AS token
     FROM (
@@ -47,6 +49,7 @@ FROM (
                             strftime('%%Y-%%m-%%d %%H:%%M:%%f000', 'now', %(horizon)s || ' seconds'), '9999-99'
                         )
                         AND ready.task NOT IN (SELECT value FROM json_each(%(not_tasks)s))
+                        AND ready.id NOT IN (SELECT value FROM json_each(%(not_ids)s))
                     ORDER BY ready.priority DESC, ready.deadline, ready.id
                     LIMIT %(limit)s
                 )

@@ -17,6 +17,8 @@ FROM manta_run AS run
 LEFT JOIN manta_worker AS worker ON worker.id = run.worker
 WHERE
     run.state IN ('RUNNING', 'CANCELLING')
+    -- Without a token there is nothing that could be settled: `fsck --repair` sees to it.
+    AND run.token IS NOT NULL
     AND (worker.id IS NULL OR worker.lost_at IS NOT NULL)
     AND (%(worker)s IS NULL OR run.worker = %(worker)s)
     AND (

@@ -27,10 +27,10 @@ SET
         ELSE last_attempted_at
     END,
     attempts = attempts - (incoming.outcome = 'RETURNED'),
-    failures = failures + (incoming.outcome IN ('FAILED', 'TIMED_OUT')),
+    failures = MIN(failures, 999999) + (incoming.outcome IN ('FAILED', 'TIMED_OUT')),
     -- What died in company is not charged: it is suspected, and travels alone next time.
-    crashes = crashes + (incoming.outcome = 'CRASHED' AND NOT incoming.suspect),
-    losses = losses + (incoming.outcome = 'LOST' AND NOT incoming.suspect),
+    crashes = MIN(crashes, 999999) + (incoming.outcome = 'CRASHED' AND NOT incoming.suspect),
+    losses = MIN(losses, 999999) + (incoming.outcome = 'LOST' AND NOT incoming.suspect),
     -- Only an end of its own clears a suspect.
     suspect = incoming.suspect
         OR (manta_run.suspect AND incoming.outcome NOT IN ('SUCCESSFUL', 'FAILED', 'TIMED_OUT')),

@@ -1,0 +1,10 @@
+-- Have the sequence of tokens go on behind the highest that was given, and well behind: while this looks, others go on
+-- claiming, and no token of theirs may be given again.
+SELECT setval('manta_attempt_token_seq', highest.token + 100000)
+FROM (
+    SELECT GREATEST(
+        (SELECT max(attempt.token) FROM manta_attempt AS attempt),
+        (SELECT max(run.token) FROM manta_run AS run WHERE run.state IN ('RUNNING', 'CANCELLING'))
+    ) AS token
+) AS highest
+WHERE highest.token > COALESCE(pg_sequence_last_value('manta_attempt_token_seq'::regclass), 0)
