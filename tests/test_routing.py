@@ -8,9 +8,9 @@ from django.tasks import default_task_backend
 from django.tasks.exceptions import InvalidTask
 from django.test import override_settings
 
-from django_manta import State
+from django_manta import State, workflow
 from django_manta.ledger import fsck
-from django_manta.models import Run
+from django_manta.models import Run, Workflow
 from django_manta.testing import run_all
 from tests.app import tasks
 from tests.app.models import Ledgerline
@@ -54,3 +54,53 @@ def test_atomic_is_an_error_there() -> None:
         pytest.raises(InvalidTask, match="atomic=True needs manta's tables in the database of your data"),
     ):
         tasks.write_atomically.enqueue("never", 1)
+
+
+class ReadsElsewhere:
+    """As if `other` were a replica of `default`."""
+
+    def db_for_read(self, model: Any, **hints: Any) -> str:
+        return "other"
+
+    def db_for_write(self, model: Any, **hints: Any) -> str:
+        return "default"
+
+
+@pytest.mark.parametrize("settings", [BY_ROUTER, BY_OPTION], ids=["router", "option"])
+@pytest.mark.django_db(databases=["default", "other"], transaction=True)
+def test_a_workflow_is_all_or_nothing_when_the_tables_are_elsewhere(settings: dict[str, Any]) -> None:
+    with override_settings(**settings):
+        with pytest.raises(ZeroDivisionError), workflow("import", unique_key="monday"):
+            tasks.add.enqueue(1, 2)
+            raise ZeroDivisionError
+        assert (Run.objects.using("other").count(), Workflow.objects.using("other").count()) == (0, 0)
+        with workflow("import", unique_key="monday") as flow:
+            one = tasks.add.enqueue(1, 2)
+            tasks.add.enqueue(one, 3)
+        assert Workflow.objects.using("other").get().id == flow.id
+        assert Workflow.objects.using("default").count() == 0
+        assert flow.runs.count() == 2
+        assert run_all().states == {State.SUCCESSFUL: 2}
+
+
+@pytest.mark.django_db(databases=["default", "other"], transaction=True)
+def test_what_a_workflow_could_not_undo_is_refused_inside_its_block() -> None:
+    manta = "django_manta.MantaBackend"
+    bulk = {"BACKEND": manta, "QUEUES": ["bulk"], "OPTIONS": {"DATABASE": "other"}}
+    with override_settings(TASKS={"default": {"BACKEND": manta}, "bulk": bulk}):
+        elsewhere = tasks.add.using(backend="bulk", queue_name="bulk")
+        with pytest.raises(ValueError, match="open the block with using='other'"), workflow("import"):
+            tasks.add.enqueue(1, 2)
+            elsewhere.enqueue(1, 2)
+        assert (Run.objects.using("default").count(), Run.objects.using("other").count()) == (0, 0)
+        with workflow("import", using="other") as flow:
+            elsewhere.enqueue(1, 2)
+        assert flow.runs.count() == 1
+
+
+@pytest.mark.django_db(databases=["default", "other"], transaction=True)
+def test_the_runs_of_a_workflow_are_read_where_they_were_written() -> None:
+    with override_settings(DATABASE_ROUTERS=["tests.test_routing.ReadsElsewhere"]):
+        with workflow("import") as flow:
+            tasks.add.enqueue(1, 2)
+        assert flow.runs.count() == 1

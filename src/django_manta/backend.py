@@ -220,7 +220,7 @@ class MantaBackend(BaseTaskBackend):
     def _shared(self, task: AnyTask) -> dict[str, Any]:
         """What all runs of ``task`` that are enqueued together have in common, as fields of NewRun."""
         known = self._known(task)
-        return {**known.shared, "deadline": _deadline(known.effective), "workflow": current_workflow()}
+        return {**known.shared, "deadline": _deadline(known.effective), "workflow": current_workflow(self.database)}
 
     def _new_run(self, shared: dict[str, Any], arguments: payload.Arguments) -> NewRun:
         run_id = new_run_id()

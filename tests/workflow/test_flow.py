@@ -1,10 +1,13 @@
 """workflow(): a name for a graph, whose enqueues are atomic."""
 
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from uuid import UUID
 
 import pytest
-from django.db import transaction
+from django.db import connection, transaction
 from django.utils import timezone
 
 from django_manta import State, TaskResult, WorkflowExists, workflow
@@ -92,6 +95,41 @@ def test_the_same_one_can_be_entered_again() -> None:
         same.enqueue(2)
     assert first.id != second.id
     assert (first.runs.count(), second.runs.count()) == (1, 1)
+
+
+# SQLite lets one of them write at a time.
+@pytest.mark.postgres
+@pytest.mark.parametrize("ending", ["committed"], indirect=True)
+def test_two_threads_may_be_in_the_block_of_the_same_one(ending: str) -> None:
+    again = workflow("import")
+    first, both, left = threading.Event(), threading.Event(), threading.Event()
+
+    def good() -> None:
+        with again:
+            same.enqueue("good")
+            first.set()
+            assert both.wait(20)
+        left.set()
+
+    def bad() -> None:
+        assert first.wait(20)
+        with pytest.raises(RuntimeError), again:
+            same.enqueue("bad")
+            both.set()
+            assert left.wait(20)
+            raise RuntimeError
+
+    def alone(block: Callable[[], None]) -> None:
+        try:
+            block()
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(2) as threads:
+        for done in [threads.submit(alone, block) for block in (good, bad)]:
+            done.result(30)
+    assert [run.result.args for run in Run.objects.all()] == [["good"]]
+    assert Workflow.objects.count() == 1
 
 
 def test_a_workflow_needs_a_name() -> None:

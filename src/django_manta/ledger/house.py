@@ -87,6 +87,12 @@ def ring(ledger: Ledger, channel: str, word: str) -> None:
         ledger.session.run("ring", {"channel": channel, "word": word, "alone": alone})
 
 
+def find_workflow(ledger: Ledger, name: str, unique_key: str) -> UUID | None:
+    """The workflow of this name and key, if this session sees one."""
+    rows = ledger.session.rows("find_workflow", {"name": name, "unique_key": unique_key})
+    return ledger.dialect.read_id(rows[0][0]) if rows else None
+
+
 def change_counter(ledger: Ledger) -> int:
     """A number that changes with every commit of another connection to a SQLite file."""
     [[version]] = ledger.session.rows("data_version", {})
