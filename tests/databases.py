@@ -4,6 +4,8 @@
     DATABASE_URL          the PostgreSQL server; pytest starts an embedded one when it is missing
     MANTA_TEST_FILE       the SQLite file; a temporary directory is made when it is missing
     MANTA_TEST_OTHER      name or file of the second database, `other` (for routers)
+    MANTA_TEST_ISOLATION  the isolation level of Django's connections to PostgreSQL: read_committed (default),
+                          repeatable_read or serializable
 
 What is started or made here is written back into the environment: xdist's workers and every process that a
 test starts find the same server and the same directory.
@@ -35,6 +37,10 @@ def from_environment() -> Databases:
 
 def on_postgres(url: str) -> Databases:
     default = parse(url)
+    if level := os.environ.get("MANTA_TEST_ISOLATION"):
+        from psycopg import IsolationLevel
+
+        default["OPTIONS"]["isolation_level"] = IsolationLevel[level.upper()]
     other = {**default, "NAME": os.environ.get("MANTA_TEST_OTHER", "manta_other")}
     return {
         "default": {**default, "TEST": {"NAME": "test_manta"}},

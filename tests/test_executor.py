@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
-from django.db import OperationalError, connection, connections
+from django.db import connection, connections
 from django.tasks import TaskResultStatus, default_task_backend, task_backends
 from django.tasks.signals import task_finished, task_started
 from django.test import override_settings
@@ -650,7 +650,6 @@ def test_a_tasks_module_that_cannot_be_imported_hurts_only_its_own_runs() -> Non
         (tasks.fail.using(retry_on=["tests.broken.Error"], max_attempts=2), ValueError),
         (tasks.fail_unprintably, tasks.Unprintable),
         (tasks.tell_nonsense, ValueError),
-        (tasks.conflict, OperationalError),
     ],
 )
 @pytest.mark.django_db

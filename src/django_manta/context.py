@@ -65,7 +65,10 @@ class TaskContext(GenericTaskContext[P, R]):  # type: ignore[misc]  # Django's i
         return await sync_to_async(self._desk.upstream, thread_sensitive=True)()
 
     def save_metadata(self) -> None:
-        """Store the metadata as it is now, at once, also from inside an atomic task."""
+        """
+        Store the metadata as it is now, at once, also from inside an atomic task; unless its transaction is REPEATABLE
+        READ or SERIALIZABLE: then when it ends.
+        """
         self._desk.save_metadata(payload.encode(self.metadata, "metadata"))
 
     async def asave_metadata(self) -> None:
@@ -77,7 +80,8 @@ class TaskContext(GenericTaskContext[P, R]):  # type: ignore[misc]  # Django's i
         Tell how far the task has come.
 
         Cheap to call often: it is stored every half second at most, and the last one told is always
-        stored. It shows at once, also from inside an atomic task.
+        stored. It shows at once, also from inside an atomic task, unless its transaction is REPEATABLE READ or
+        SERIALIZABLE.
         """
         kept = _progress(done, total, message)
         object.__setattr__(self.task_result, "progress", kept)

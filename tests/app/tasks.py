@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from django.db import OperationalError, connections, transaction
+from django.db import connections, transaction
 from django.tasks import default_task_backend
 
 from django_manta import TaskContext, task
@@ -422,18 +422,6 @@ def return_nothing(enqueue: Any) -> Any:
 @task
 def leave_a_transaction_open() -> None:
     transaction.atomic().__enter__()
-
-
-@task(atomic=True)
-def conflict() -> None:
-    """A conflict of the task's own statements: its own fault, as far as anybody knows."""
-    error = OperationalError("could not serialize")
-    error.__cause__ = Conflict()
-    raise error
-
-
-class Conflict(Exception):
-    sqlstate = "40001"
 
 
 class Unprintable(Exception):

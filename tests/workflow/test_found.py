@@ -285,7 +285,7 @@ def test_who_holds_a_dependent_delays_nobody_else(ending: str) -> None:
             [claim] = ledger.claim("worker", ["default"], 1)
             # In this thread: a settlement that waited for the row would wait for ever.
             assert ledger.settle([_successful(claim)]).ready == frozenset({"default"})
-            assert Run.objects.using("default").get(pk=other.id).state == State.READY
+            assert ledger.states([UUID(other.id)]) == {UUID(other.id): State.READY}
             # Nor does whoever keeps the house.
             assert spread_the_word(default_task_backend, ledger) == 0
             transaction.set_rollback(True)

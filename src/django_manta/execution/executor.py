@@ -8,6 +8,7 @@ returns becomes a settlement that can be stored.
 import asyncio
 import contextlib
 import logging
+import random
 import threading
 import time
 import traceback
@@ -41,6 +42,7 @@ from django_manta.ledger import (
     Settleable,
     Settlement,
     Written,
+    conflicts,
     graph,
     house,
     rows,
@@ -57,14 +59,14 @@ _HERE = str(Path(__file__).resolve().parent.parent)
 #: An atomic run's own settlement tries this often when somebody holds its row, and pauses so long.
 _FENCE_TRIES, _FENCE_PAUSE_SECONDS = 100, 0.05
 
-#: After such a conflict the run is tried again, a moment later.
+#: After an atomic run has lost a conflict it is tried again, a moment later; not at the same moment as its rival.
 _CONFLICT_PAUSE_SECONDS = 0.5
 
 #: A coroutine that was told to end has so long to do so.
 _CANCEL_SECONDS = 1.0
 
-#: What PostgreSQL says when two transactions got in each other's way and one had to go.
-_CONFLICTS = frozenset({"40001", "40P01"})
+#: So many conflicts in a row charge nobody. The next one is a failure like any other, or it would go on for ever.
+UNCHARGED_CONFLICTS = 5
 
 
 class Execution(NamedTuple):
@@ -173,6 +175,7 @@ class _Run:
         "callers",
         "claim",
         "committing",
+        "desk",
         "executor",
         "in_writing",
         "interruptible",
@@ -206,6 +209,8 @@ class _Run:
         self.interruptible = interruptible
         self.output = output
         self.callers = callers
+        #: Where the context leaves what it is told, if there is one.
+        self.desk: LedgerDesk | None = None
         #: A success is written down at once.
         self.in_writing = False
         #: The atomic task has returned: what fails now is our settlement, or the commit.
@@ -241,20 +246,19 @@ class _Run:
         if not chained and not self.admitted.task.takes_context:
             # Nobody would look at the context.
             return _call_task(self.limit, self.admitted, self.admitted.args)
+        database, atomic = self.backend.database, self.options.atomic
+        within = database in self.callers
+        self.desk = LedgerDesk(database, self.claim.id, self.claim.token, within=within, atomic=atomic)
         context: TaskContext = TaskContext(
             task_result=self.result,
             is_last_attempt=self.claim.failures + 1 >= self.options.max_attempts,
-            _desk=self._desk(),
+            _desk=self.desk,
             _call=partial(_call_with_context, self.limit, self.admitted),
         )
         try:
             return _chain(chained)(context)
         finally:
             context._flush()
-
-    def _desk(self) -> LedgerDesk:
-        database = self.backend.database
-        return LedgerDesk(database, self.claim.id, self.claim.token, within=database in self.callers)
 
     def _execute_atomically(self) -> Execution:
         """The task's writes and its success, in one transaction. The settlement is the fence, and last."""
@@ -277,6 +281,8 @@ class _Run:
                     # It asked too often to be called again: what it wrote goes with its success.
                     raise _TakenBack
                 self.committing = True
+                if self.desk is not None:
+                    self.desk.write_held_back(within=True)
                 heralds = self._fence(settlement, database)
         except _TakenBack:
             return self._finish(settlement)
@@ -284,6 +290,9 @@ class _Run:
             if not committed:
                 raise
             logger.exception("An on_commit hook of run %s failed; the run is settled.", self.claim.id)
+        finally:
+            if self.desk is not None and not committed:
+                self.desk.write_held_back()
         if heralds:
             self._tell(heralds, database)
         return Execution(self._finish(settlement).settlement, settled=True)
@@ -458,11 +467,28 @@ class _Run:
             if outcome is Outcome.CANCELLED:
                 return outcome, policy.Verdict(State.CANCELLED, reason=reason)
             return outcome, policy.after_unfinished(self.options.max_losses, reason)
-        if self.committing and _is_conflict(error) and may_start_again(self.options.max_losses):
-            # Our own statements, or COMMIT: nobody's fault, so not charged. What may not start again for that fails.
-            return Outcome.INTERRUPTED, policy.again_after(_CONFLICT_PAUSE_SECONDS)
+        if self._lost_a_conflict(error):
+            # Nobody's fault, so not charged.
+            return Outcome.INTERRUPTED, policy.again_after(_CONFLICT_PAUSE_SECONDS * (1 + random.random()))
         outcome = Outcome.TIMED_OUT if self.limit.reached else Outcome.FAILED
         return outcome, policy.after_failure(error, self.claim.failures + 1, self.options, self.result)
+
+    def _lost_a_conflict(self, error: BaseException) -> bool:
+        """
+        Whether the database sacrificed this atomic run's transaction for another, in a statement of the task's, in
+        our own, or at the COMMIT; and has not done so too often in a row.
+        """
+        if not self.options.atomic or not _is_conflict(error) or (self.limit.reached and not self.committing):
+            return False
+        if not may_start_again(self.options.max_losses):
+            return False
+        in_a_row = 0
+        for attempt in reversed(self.claim.history):
+            if attempt.outcome is Outcome.INTERRUPTED and attempt.error_class:
+                in_a_row += 1
+            elif attempt.outcome is not Outcome.RETURNED:
+                break
+        return in_a_row < UNCHARGED_CONFLICTS
 
     def _finish(self, settlement: Settleable) -> Execution:
         """Tell Django's receivers, of ends only. A receiver that raises is logged and changes nothing."""
@@ -585,7 +611,11 @@ def _format(error: BaseException) -> str:
         return f"{_path(type(error))}: (its traceback could not be formatted: {type(failure).__name__})\n"
 
 
-def _is_conflict(error: BaseException) -> bool:
-    """Whether the database sacrificed this transaction for another: nobody's fault, so not charged."""
-    cause = error.__cause__ if isinstance(error, DatabaseError) else None
-    return getattr(cause, "sqlstate", None) in _CONFLICTS
+def _is_conflict(error: BaseException | None) -> bool:
+    """Whether it came of two transactions in each other's way, one of which had to go."""
+    while error is not None:
+        if isinstance(error, DatabaseError) and conflicts.code_of(error) in conflicts.CONFLICTS:
+            return True
+        # Django says that the transaction is broken, and by what.
+        error = error.__cause__
+    return False

@@ -68,6 +68,9 @@ AFFINITY_TRIALS = 3
 #: psycopg's TransactionStatus: an answer is waited for.
 _ACTIVE = 1
 
+#: Isolation levels whose transactions see the database as it was when they began.
+_WITH_A_SNAPSHOT = frozenset({"REPEATABLE_READ", "SERIALIZABLE"})
+
 type Row = tuple[Any, ...]
 
 #: A statement and what it is given.
@@ -215,6 +218,8 @@ class DjangoSession:
     def transaction(self) -> AbstractContextManager[None]:
         if self._connection is not None:
             return _atomic_on(self._connection)
+        if self.dialect.name == "postgres" and not self.in_transaction():
+            return _read_committed(self.alias)
         return transaction.atomic(using=self.alias)
 
     def step(self) -> AbstractContextManager[None]:
@@ -237,6 +242,28 @@ class DjangoSession:
             return False
         # Also where somebody has said BEGIN without Django.
         return bool(driver.info.transaction_status if connection.vendor == "postgresql" else driver.in_transaction)
+
+    def keeps_its_snapshot(self) -> bool:
+        """
+        Whether the present transaction is REPEATABLE READ or SERIALIZABLE: it cannot write to a row that another one
+        has written to since it began. Also True where it is broken, and cannot say.
+        """
+        connection = self.connection
+        if connection.vendor != "postgresql":
+            return False
+        if not connection.in_atomic_block:
+            # Another thread than the transaction's.
+            from psycopg import IsolationLevel
+
+            given = connection.settings_dict["OPTIONS"].get("isolation_level")
+            return given is not None and IsolationLevel(given).name in _WITH_A_SNAPSHOT
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute("SHOW transaction_isolation")
+                [level] = cursor.fetchone()
+        except DatabaseError:
+            return True
+        return level.upper().replace(" ", "_") in _WITH_A_SNAPSHOT
 
     def is_repeatable(self) -> None:
         """Nothing: the transaction may be the caller's, and hold more."""
@@ -302,7 +329,7 @@ class PostgresSession:
             "SELECT set_config('statement_timeout', %s, false), set_config('lock_timeout', %s, false),"
             # In a zone far from UTC the last and first moments that Python knows could not be read.
             " set_config('TimeZone', 'UTC', false),"
-            # Whatever a role or a database has for a default.
+            # Whatever a role or a database has for a default. All of it is for this connection, which is ours alone.
             " set_config('default_transaction_isolation', 'read committed', false),"
             " (SELECT max(set_config(pinned.key, pinned.value, false)) FROM json_each_text(%s) AS pinned)",
             [f"{STATEMENT_TIMEOUT_SECONDS}s", f"{LOCK_TIMEOUT_SECONDS}s", dumps(PINNED_PLANS)],
@@ -488,6 +515,27 @@ def own_session(alias: str = DEFAULT_DB_ALIAS, *, interruptible: bool = False) -
     if dialect_of(shared).name == "postgres":
         return PostgresSession(alias, interruptible=interruptible)
     return DjangoSession(alias, shared.copy(alias))
+
+
+@contextmanager
+def _read_committed(alias: str) -> Iterator[None]:
+    """
+    A transaction of ours alone on the application's connection, whose isolation level is for the application's. It
+    travels with BEGIN, and holds for nothing else.
+    """
+    from psycopg import IsolationLevel
+
+    wrapper: Any = connections[alias]
+    wrapper.ensure_connection()
+    driver = wrapper.connection
+    usual = driver.isolation_level
+    driver.isolation_level = IsolationLevel.READ_COMMITTED
+    try:
+        with transaction.atomic(using=alias):
+            yield
+    finally:
+        if not driver.closed:
+            driver.isolation_level = usual
 
 
 @contextmanager

@@ -10,7 +10,6 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from django.db import transaction
 from django.tasks import DEFAULT_TASK_BACKEND_ALIAS, task_backends
 from django.tasks.exceptions import TaskResultDoesNotExist
 
@@ -52,7 +51,7 @@ def promise(
         given["metadata"] = metadata
     task: Any = find(TASK)
     manta: Any = task_backends[backend]
-    with transaction.atomic(using=manta.database):
+    with manta.ledger.session.transaction():
         result: TaskResult = manta.promise(task.using(**given))
         if name:
             _name(manta.ledger, result, name)

@@ -78,7 +78,7 @@ def insert(
         if made is not None:
             [run], (row, is_armed) = runs, made
             return [row], Added({run.id}) if is_armed else Added(unarmed=[run.id], edges=len(edges))
-    with transaction.atomic(using=database):
+    with ledger.session.transaction():
         inserted = ledger.enqueue(runs)
         graph.add(ledger, gates, edges)
         mine = {edge.run for edge in edges} - strange
