@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from django.core import checks as system
 from django.core.exceptions import ImproperlyConfigured
+from django.core.management import CommandError, call_command
 from django.db import connections
 from django.tasks import task_backends
 from django.tasks.exceptions import InvalidTask
@@ -142,6 +143,26 @@ def test_tables_in_another_database_and_atomic_tasks_on_such_a_set_up() -> None:
     assert set(messages) == {"manta.W003", "manta.E007"}
     assert "is atomic, but manta's tables are in database 'other'" in messages["manta.E007"].msg
     assert tasks.write_atomically.module_path
+
+
+@pytest.fixture
+def no_autocommit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(connections["default"].settings_dict, "AUTOCOMMIT", False)
+
+
+def test_a_database_must_commit_what_nobody_begins(no_autocommit: None) -> None:
+    messages = found()
+    assert set(messages) == {"manta.E014"}
+    assert "Database 'default' has AUTOCOMMIT = False" in messages["manta.E014"].msg
+
+
+@pytest.mark.parametrize("verb", [["worker"], ["cancel", "--all"], ["list"]], ids=lambda verb: verb[0])
+def test_no_command_goes_on_where_nothing_it_does_would_be_committed(no_autocommit: None, verb: list[str]) -> None:
+    with (
+        override_settings(SILENCED_SYSTEM_CHECKS=["manta.E014"]),
+        pytest.raises(CommandError, match="would commit nothing"),
+    ):
+        call_command("manta", *verb)
 
 
 @pytest.mark.sqlite

@@ -2,15 +2,17 @@
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import pytest
 from django.db import connections, transaction
 
-from django_manta import State, WorkflowExists, workflow
+from django_manta import State, WorkflowExists, promise, resolve, workflow
 from django_manta.ledger import Ledger, fsck
 from django_manta.models import Run, Workflow
 from django_manta.testing import run_all
+from django_manta.workflow import own
 from tests import test_executor
 from tests.app import isolated, tasks
 from tests.app.models import Ledgerline
@@ -161,3 +163,103 @@ def test_a_conflict_that_comes_again_and_again_is_charged_in_the_end(shared_line
     assert outcomes(result) == (["INTERRUPTED"] * 5 + ["FAILED"]) * 2
     assert result.state == State.FAILED
     assert not Ledgerline.objects.filter(label="effect").exists()
+
+
+# -- without autocommit ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_autocommit(transactional_db: None) -> Iterator[None]:
+    transaction.set_autocommit(False)
+    yield
+    transaction.rollback()
+    transaction.set_autocommit(True)
+
+
+@pytest.mark.parametrize("block", [nullcontext, transaction.atomic], ids=["plainly", "in a block"])
+def test_what_is_enqueued_without_autocommit_is_there_when_the_caller_commits(
+    no_autocommit: None, block: Callable[[], Any]
+) -> None:
+    if block is nullcontext or connections["default"].vendor == "postgresql":
+        # SQLite commits at the end of such a block.
+        with block():
+            tasks.add.enqueue(0, 0)
+        transaction.rollback()
+    with block():
+        first = tasks.add.enqueue(1, 2)
+        second = tasks.add.enqueue(first, 3)
+        many = tasks.add.starmap([(n, n) for n in range(3)])
+        promised = promise("approval")
+        resolve("approval", 1)
+        gone = tasks.add.enqueue(5, 5)
+        gone.cancel()
+        with workflow("import", unique_key="monday") as flow:
+            third = tasks.add.enqueue(second, 4)
+    transaction.commit()
+    assert not connections["default"].run_on_commit
+    assert Run.objects.count() == 8
+    assert flow.runs.count() == 1
+    run_all()
+    transaction.commit()
+    assert [run.return_value for run in map(refreshed, (first, second, third, *many, promised))] == [
+        3,
+        6,
+        10,
+        0,
+        2,
+        4,
+        1,
+    ]
+    assert refreshed(gone).state == State.CANCELLED
+    assert fsck.check(Ledger()) == []
+
+
+def refreshed(result: Any) -> Any:
+    result.refresh()
+    return result
+
+
+def test_a_worker_finds_what_was_committed_by_hand(no_autocommit: None, start_worker: Start) -> None:
+    worker = start_worker("--processes", "1")
+    first = tasks.write_atomically.enqueue("line", 1)
+    second = tasks.echo.using(after=[first]).enqueue(2)
+    transaction.commit()
+    transaction.set_autocommit(True)
+    ended(first, second, limit=60, worker=worker)
+    assert (first.state, second.state) == (State.SUCCESSFUL, State.SUCCESSFUL)
+    transaction.set_autocommit(False)
+
+
+# -- very long transactions --------------------------------------------------------------------------
+
+
+def test_a_long_transaction_keeps_no_more_the_more_it_enqueues(
+    transactional_db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own, "REMEMBERED", 100)
+    with transaction.atomic():
+        done = tasks.add.enqueue(1, 1)
+        first = [tasks.add.enqueue(n, 1) for n in range(200)]
+        later = [tasks.add.using(queue_name="urgent").enqueue(n, 1) for n in range(300)]
+        waiting = [tasks.add.using(after=[done]).enqueue(n, 1) for n in range(300)]
+        assert len(own.runs("default")) <= 100
+        # The last ones of a kind are one each: two queues, and who is to be counted.
+        assert len(connections["default"].run_on_commit) <= own.HOOKS + 4
+    run_all()
+    assert {refreshed(each).state for each in (done, *first, *later, *waiting)} == {State.SUCCESSFUL}
+
+
+def test_what_a_savepoint_takes_back_of_a_long_transaction_takes_nobody_along(transactional_db: None) -> None:
+    done = tasks.add.enqueue(1, 1)
+    run_all()
+    with transaction.atomic():
+        for n in range(own.HOOKS):
+            tasks.add.enqueue(n, 1)
+        with suppress(ZeroDivisionError), transaction.atomic():
+            gone = tasks.add.using(after=[done]).enqueue(1, 1)
+            raise ZeroDivisionError
+        kept = tasks.add.using(after=[done]).enqueue(2, 2)
+        another = tasks.add.using(after=[done]).enqueue(3, 3)
+    assert {refreshed(kept).state, refreshed(another).state} == {State.READY}
+    assert not Run.objects.filter(pk=gone.id).exists()
+    run_all()

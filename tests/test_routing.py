@@ -1,5 +1,7 @@
 """manta's tables in a second database: everything but promises 1 and 3 holds."""
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -54,6 +56,32 @@ def test_atomic_is_an_error_there() -> None:
         pytest.raises(InvalidTask, match="atomic=True needs manta's tables in the database of your data"),
     ):
         tasks.write_atomically.enqueue("never", 1)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_empty_default_database_is_none(subprocess_environment: dict[str, str]) -> None:
+    def manage(*words: str) -> str:
+        environment = {**subprocess_environment, "DJANGO_SETTINGS_MODULE": "tests.settings_elsewhere"}
+        command = [sys.executable, "-m", "tests.manage", *words]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    assert "no issues" in manage("check")
+    manage("shell", "-c", ENQUEUE)
+    manage("manta", "worker", "--burst", "--processes", "1")
+    assert [run.state for run in Run.objects.all()] == [State.SUCCESSFUL] * 3
+    assert Ledgerline.objects.get().label == "atomic"
+
+
+ENQUEUE = """
+from django_manta import workflow
+from tests.app import tasks
+tasks.write_atomically.enqueue("atomic", 1)
+with workflow("import") as flow:
+    tasks.add.enqueue(tasks.add.enqueue(1, 2), 3)
+assert flow.runs.count() == 2
+"""
 
 
 class ReadsElsewhere:

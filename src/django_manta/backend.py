@@ -97,12 +97,14 @@ class MantaBackend(BaseTaskBackend):
         elif type(self).validate_task is not MantaBackend.validate_task:
             # Somebody else's rules may say otherwise the next time.
             self.validate_task(task)
-        if known.effective.atomic and self.database != DEFAULT_DB_ALIAS:
+        if known.effective.atomic and (database := self.database) != DEFAULT_DB_ALIAS:
             # Not remembered: a router may think otherwise the next time.
-            raise InvalidTask(
-                f"{task.module_path}: atomic=True needs manta's tables in the database of your data "
-                f"({DEFAULT_DB_ALIAS!r}), but they are in {self.database!r}."
-            )
+            data = result.data_databases(task.func.__module__)
+            if database not in data:
+                raise InvalidTask(
+                    f"{task.module_path}: atomic=True needs manta's tables in the database of your data "
+                    f"({', '.join(map(repr, data))}), but they are in {database!r}."
+                )
         return known
 
     @cached_property

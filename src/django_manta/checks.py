@@ -19,6 +19,7 @@ from django.tasks import task_backends
 
 from django_manta import conf, enqueue, options
 from django_manta.exceptions import TaskNotFound
+from django_manta.result import data_databases
 from django_manta.task import Task, find, load_tasks
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ CHECKS: Final[dict[str, str]] = {
     "manta.E011": "SQLite has a time zone of its own.",
     "manta.E012": "A task names an environment on Ray that RUNTIME_ENVS does not have.",
     "manta.E013": "A queue has the runner ray_job, and nothing says where Ray takes jobs.",
+    "manta.E014": "manta's tables are in a database whose AUTOCOMMIT is off.",
     "manta.W001": "SECRET_KEY is weak.",
     "manta.W002": "A queue has options but is not among QUEUES.",
     "manta.W003": "manta's tables are in another database than the data.",
@@ -191,18 +193,27 @@ def _check_database(backend: "MantaBackend") -> Iterator[CheckMessage]:
         )
         return
     yield from _check_vendor(backend.database)
-    if backend.database != DEFAULT_DB_ALIAS:
+    if backend.database == DEFAULT_DB_ALIAS:
+        return
+    data = data_databases()
+    if backend.database not in data:
         yield CheckWarning(
-            f"manta's tables are in database {backend.database!r}, your data in {DEFAULT_DB_ALIAS!r}: an enqueue "
-            "does not join the transaction of your data.",
+            f"manta's tables are in database {backend.database!r}, your data in {', '.join(map(repr, data))}: an "
+            "enqueue does not join the transaction of your data.",
             hint="Enqueue in on_commit() there, or keep the tables together. atomic=True is refused.",
             id="manta.W003",
         )
-        yield from _check_atomic_tasks(backend)
+    yield from _check_atomic_tasks(backend)
 
 
 def _check_vendor(database: str) -> Iterator[CheckMessage]:
     connection = connections[database]
+    if not connection.settings_dict["AUTOCOMMIT"]:
+        yield Error(
+            without_autocommit(database),
+            hint=f"Remove AUTOCOMMIT from DATABASES[{database!r}]; where you need to, call set_autocommit(False).",
+            id="manta.E014",
+        )
     if connection.vendor == "postgresql":
         from django.db.backends.postgresql.psycopg_any import is_psycopg3
 
@@ -236,13 +247,21 @@ def _check_vendor(database: str) -> Iterator[CheckMessage]:
         )
 
 
+def without_autocommit(database: str) -> str:
+    return (
+        f"Database {database!r} has AUTOCOMMIT = False: what moves or executes runs commits by Django's means, and "
+        "would commit nothing."
+    )
+
+
 def _check_atomic_tasks(backend: "MantaBackend") -> Iterator[CheckMessage]:
     for task in _tasks_of(backend):
-        if options.effective(task, backend.config).atomic:
+        data = data_databases(task.func.__module__)
+        if options.effective(task, backend.config).atomic and backend.database not in data:
             yield Error(
                 f"{task.module_path} is atomic, but manta's tables are in database {backend.database!r}, not with "
-                f"the data in {DEFAULT_DB_ALIAS!r}: its writes and its success cannot commit together.",
-                hint="Keep the tables in the default database, or make the task idempotent and not atomic.",
+                f"the data in {', '.join(map(repr, data))}: its writes and its success cannot commit together.",
+                hint="Keep the tables in the database of your data, or make the task idempotent and not atomic.",
                 id="manta.E007",
             )
 

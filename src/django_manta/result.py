@@ -33,6 +33,7 @@ from django_manta.signals import run_settled
 from django_manta.states import BAD_ENDS, ENDS, OWNED, UNSTARTED, Outcome, State, status_of
 from django_manta.task import rebuild
 from django_manta.typed import GenericTaskResult, P, R
+from django_manta.workflow import own
 
 #: The class that names each bad end which has no exception of its own.
 _END_ERRORS: dict[State, type[BaseException]] = {
@@ -226,6 +227,14 @@ def default_database() -> str:
     return router.db_for_write(Run)
 
 
+def data_databases(module: str = "") -> list[str]:
+    """Where the routers send the project's data: the models of the app that ``module`` is of, or else all models."""
+    app = apps.get_containing_app_config(module)
+    models = [*app.get_models()] if app is not None else []
+    models = models or [model for model in apps.get_models() if model._meta.app_label != "manta"]
+    return sorted({router.db_for_write(model) for model in models}) or [default_database()]
+
+
 def _database_of(backend: str) -> str:
     """The database of a backend alias, also of one that is no longer configured."""
     try:
@@ -328,7 +337,7 @@ def spread_the_word(
         for result in [*told, *results_of(_ledger(database), ended)]:
             result._tell_the_end()
 
-    if told or ended:
+    if (told or ended) and own.is_heard_of(database):
         transaction.on_commit(tell, using=database, robust=True)
 
 

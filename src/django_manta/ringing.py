@@ -3,16 +3,17 @@ Ringing the doorbell: after the commit, outside the caller's transaction, and no
 
 A ring within ``DEBOUNCE_SECONDS`` of the last one of this process is left out: a worker that heard
 the last one looks once more when that time is over. A ring that fails never reaches the caller;
-workers look by themselves once a second.
+workers look by themselves once a second. Where autocommit is off nobody knows when it commits, and nothing is rung.
 """
 
 import os
 import threading
 import time
 
-from django.db import connections, transaction
+from django.db import connections
 
 from django_manta.ledger import DjangoSession, Ledger, house
+from django_manta.workflow import own
 
 #: Rings closer together than this are one.
 DEBOUNCE_SECONDS = 0.02
@@ -48,7 +49,8 @@ os.register_at_fork(after_in_child=_forget_after_fork)
 def ring_after_commit(database: str, cluster: str, word: str) -> None:
     """Wake the workers of ``cluster`` when the present transaction, if any, has committed."""
     if connections[database].vendor == "postgresql":
-        transaction.on_commit(lambda: _ring(database, cluster, word), using=database, robust=True)
+        bell = database, cluster, word
+        own.after_commit(database, bell, lambda bell: _ring(*bell), bell)
 
 
 def _ring(database: str, cluster: str, word: str) -> None:

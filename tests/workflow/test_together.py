@@ -325,7 +325,9 @@ def test_clusters_are_not_mixed(settings: Any, monkeypatch: pytest.MonkeyPatch) 
         for alias in ("default", "second")
     }
     armed: list[tuple[str, waits.Added]] = []
-    monkeypatch.setattr(waits, "arm_after_commit", lambda database, cluster, added: armed.append((cluster, added)))
+    monkeypatch.setattr(
+        waits, "arm_after_commit", lambda database, cluster, added: armed.append((cluster, added)) or added
+    )
     with workflow("import") as flow:
         first = add.enqueue(1, 2)
         second = add.using(backend="second").enqueue(first, 3)

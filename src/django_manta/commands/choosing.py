@@ -10,11 +10,13 @@ from uuid import UUID
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError
+from django.db import connections
 from django.tasks import task_backends
 from django.tasks.exceptions import InvalidTaskBackend
 from django.utils import timezone
 
 from django_manta.backend import MantaBackend
+from django_manta.checks import without_autocommit
 from django_manta.ids import parse_run_id
 from django_manta.ledger import house
 from django_manta.models import Run, RunQuerySet
@@ -49,6 +51,8 @@ def backend_of(options: dict[str, Any], *, configured: bool = True) -> MantaBack
             _ = backend.config
         except ImproperlyConfigured as error:
             raise CommandError(str(error)) from error
+        if not connections[backend.database].settings_dict["AUTOCOMMIT"]:
+            raise CommandError(without_autocommit(backend.database))
     return backend
 
 

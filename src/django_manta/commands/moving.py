@@ -30,6 +30,7 @@ from django_manta.ledger import house
 from django_manta.models import Gate, Run, RunQuerySet
 from django_manta.ringing import CANCEL, ring_after_commit
 from django_manta.states import State
+from django_manta.workflow import own
 from django_manta.workflow.promise import TASK as PROMISE
 
 #: Runs per statement.
@@ -188,7 +189,7 @@ def _move(
 
 def _announce(backend: MantaBackend, ended: list[UUID]) -> None:
     """No executor will tell of these ends: nothing of the runs was running."""
-    if ended:
+    if ended and own.is_heard_of(backend.database):
         transaction.on_commit(partial(announce.ended, backend, ended), using=backend.database, robust=True)
 
 

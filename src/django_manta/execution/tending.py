@@ -2,10 +2,10 @@
 Keeps Django's connections fit between executions.
 
 What ``close_old_connections()`` does around each request, with three differences. A connection on
-which the caller holds a transaction is left alone, as in a TestCase. One on which a task left a
-transaction open is dropped. And ``CONN_MAX_AGE = 0`` is not obeyed: "close after each request" is made
-for web servers with more processes than the database has connections; an executor keeps its one, and
-has it checked before it is used again.
+which the caller holds a transaction, as in a TestCase, or has turned autocommit off, is left alone. One
+on which a task left a transaction open is dropped. And ``CONN_MAX_AGE = 0`` is not obeyed: "close after
+each request" is made for web servers with more processes than the database has connections; an executor
+keeps its one, and has it checked before it is used again.
 
 Only aliases that this thread has ever opened are looked at: asking Django for all of them costs
 more than all the rest of a short execution.
@@ -75,9 +75,14 @@ def begin() -> frozenset[str]:
     opened = _opened()
     if not opened:
         return frozenset()
-    callers = frozenset(alias for alias in opened if connections[alias].in_atomic_block)
+    callers = frozenset(alias for alias in opened if _is_the_callers(connections[alias]))
     end(callers)
     return callers
+
+
+def _is_the_callers(connection: Any) -> bool:
+    """In a transaction, or without autocommit: no task left it so, or it would have been closed."""
+    return connection.in_atomic_block or (connection.connection is not None and not connection.autocommit)
 
 
 def end(callers: frozenset[str]) -> set[str]:

@@ -78,8 +78,7 @@ class Together:
             self._cluster = cluster
         enqueued = [self._foreseen(run) for run in runs]
         if self._added is None and waits.gated(calls, runs):
-            self._added = waits.Added()
-            waits.arm_after_commit(self._database, cluster, self._added)
+            self._added = waits.arm_after_commit(self._database, cluster, waits.Added())
         self._noted += map(_Noted, calls, runs, encoded)
         return enqueued
 

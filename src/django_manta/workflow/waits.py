@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import batched
 from uuid import UUID
 
-from django.db import DatabaseError, transaction
+from django.db import DatabaseError
 
 from django_manta import options
 from django_manta.enqueue import Call
@@ -87,9 +87,9 @@ def insert(
     return inserted, Added(armed, [gate.run for gate in gates if gate.run not in armed], left)
 
 
-def arm_after_commit(database: str, cluster: str, added: Added) -> None:
+def arm_after_commit(database: str, cluster: str, added: Added) -> Added:
     """
-    Count what the runs wait for once they exist for everybody. ``added`` may be filled until then.
+    Count what the runs wait for once they exist for everybody. What is returned may be added to until then.
 
     What was armed already is seen to by the first hook that is called, for the whole transaction; the others find
     nothing left, unless a savepoint was rolled back, or a test calls some of them only. Who dies before that, or cannot
@@ -99,7 +99,7 @@ def arm_after_commit(database: str, cluster: str, added: Added) -> None:
     armed |= added.armed
     added.armed = set()
 
-    def arm() -> None:
+    def arm(added: Added) -> None:
         if added.unarmed:
             _try(lambda: _arm(database, cluster, added))
         if mine := [*armed, *added.armed]:
@@ -107,7 +107,11 @@ def arm_after_commit(database: str, cluster: str, added: Added) -> None:
             added.armed.clear()
             _try(lambda: _see_to(database, cluster, mine))
 
-    transaction.on_commit(arm, using=database, robust=True)
+    last = own.after_commit(database, (Added, cluster), arm, added)
+    if last is not added:
+        last.unarmed += added.unarmed
+        last.edges += added.edges
+    return last
 
 
 def _arm(database: str, cluster: str, added: Added) -> None:
