@@ -31,10 +31,10 @@ from django_manta import payload, text
 from django_manta.context import TaskContext
 from django_manta.current import CurrentRun, Running
 from django_manta.exceptions import BadTaskSignature, LostLease, TaskNotFound, TaskTimeout, TooManyLaters
-from django_manta.execution import announce, filling, middleware, policy, tending
+from django_manta.execution import announce, filling, limits, middleware, policy, tending
 from django_manta.execution.admission import Admitted, admit, refuse
 from django_manta.execution.desk import LedgerDesk
-from django_manta.execution.limits import Limit, TimeLimit
+from django_manta.execution.limits import InOneProcess, Limit
 from django_manta.ledger import (
     Claimed,
     DjangoSession,
@@ -533,10 +533,10 @@ def _call_with_context(limit: Limit, admitted: Admitted, context: TaskContext) -
 
 def _call_task(limit: Limit, admitted: Admitted, args: list[Any]) -> Any:
     """The innermost step: the task's function, under its time limit."""
-    if admitted.is_coroutine:
-        return call_coroutine(limit, admitted.task.func, args, admitted.kwargs)
-    with TimeLimit(limit):
-        return admitted.task.func(*args, **admitted.kwargs)
+    with InOneProcess():
+        if admitted.is_coroutine:
+            return call_coroutine(limit, admitted.task.func, args, admitted.kwargs)
+        return limits.call(limit, admitted.task.func, args, admitted.kwargs)
 
 
 def _call_alone(limit: Limit, function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -552,8 +552,7 @@ def _call_alone(limit: Limit, function: Callable[..., Any], args: list[Any], kwa
             over.set()
 
     try:
-        with TimeLimit(limit):
-            return async_to_sync(call)()
+        return limits.call(limit, async_to_sync(call), (), {})
     except BaseException:
         for loop, task in begun:
             # It was raised in this thread. The loop has another, where the coroutine would go on beside the next run.

@@ -119,8 +119,10 @@ class _Job:
         return FAILED if row.outcome in (Outcome.FAILED, Outcome.TIMED_OUT) else 0
 
     def _prepare(self) -> None:
+        from django_manta.execution import limits
         from django_manta.execution.runners.flights import GRACE_SECONDS
 
+        limits.let_forks_be_plain()
         self.recorder.install()
         # The interpreter's last words belong into the job's log, which outlives this process.
         faulthandler.enable(sys.__stderr__ or 2)

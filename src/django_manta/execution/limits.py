@@ -7,14 +7,21 @@ its loop. All are disarmed the moment the function has returned: nothing after i
 """
 
 import ctypes
+import os
 import signal
+import sys
 import threading
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from types import FrameType, TracebackType
+from typing import Any, Never
 
 from django_manta.exceptions import TaskCancelled, TaskTimeout
 from django_manta.states import Outcome
+
+#: Where handlers of signals come from that are ours.
+_HERE = str(Path(__file__).resolve().parent.parent)
 
 
 class Limit:
@@ -41,8 +48,8 @@ _early: tuple[Outcome, str] | None = None
 
 def forget() -> None:
     """A new execution begins: what was meant for the last one is over."""
-    global _early
-    _early = None
+    global _armed, _early
+    _armed = _early = None
 
 
 def interrupt(outcome: Outcome, reason: str) -> None:
@@ -55,61 +62,48 @@ def interrupt(outcome: Outcome, reason: str) -> None:
         raise TaskCancelled(reason)
 
 
-def _in_main_thread() -> bool:
-    return threading.get_ident() == threading.main_thread().ident
+def call(limit: Limit, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Call ``function``. TaskTimeout and TaskCancelled are raised inside it; in a thread only the former."""
+    if threading.get_ident() == threading.main_thread().ident:
+        return _call_in_main_thread(limit, function, args, kwargs)
+    if limit.seconds is None:
+        return function(*args, **kwargs)
+    return _call_in_thread(limit, limit.seconds, function, args, kwargs)
 
 
-class TimeLimit:
-    """``with TimeLimit(limit):`` raises TaskTimeout inside the block when ``limit`` has passed."""
+def _call_in_main_thread(
+    limit: Limit, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    # A handler of a signal runs after a call or in a loop, never between two plain assignments. So what raises is
+    # armed after the beginning of "try", whatever comes before that is early, and disarmed first thing in "finally".
+    global _armed, _early
+    outer, former = _armed, None
+    if limit.seconds is not None:
 
-    __slots__ = ("_former", "_is_main", "_limit", "_outer", "_planted")
+        def ring(number: int, frame: FrameType | None) -> None:
+            if _armed is limit:
+                limit.reached = True
+                raise TaskTimeout(limit.message)
 
-    def __init__(self, limit: Limit) -> None:
-        self._limit = limit
-        self._planted: AbstractContextManager[None] | None = None
-
-    def __enter__(self) -> None:
-        global _armed, _early
-        self._is_main = _in_main_thread()
-        if not self._is_main:
-            if self._limit.seconds is not None:
-                self._planted = _planted(self._limit, self._limit.seconds)
-                self._planted.__enter__()
-            return
-        self._outer, self._former = _armed, None
-        if self._limit.seconds is not None:
-            self._former = signal.signal(signal.SIGALRM, self._ring)
-            signal.setitimer(signal.ITIMER_REAL, self._limit.seconds)
-        _armed = self._limit
+        former = signal.signal(signal.SIGALRM, ring)
+    try:
+        _armed = limit
         if _early is not None:
             early, _early = _early, None
-            try:
-                interrupt(*early)
-            finally:
-                # An exception here keeps __exit__ from being called.
-                self.__exit__(None, None, None)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        global _armed
-        if not self._is_main:
-            return self._planted.__exit__(kind, error, trace) if self._planted is not None else None
-        # First, so that a signal on the way finds nothing to hit.
-        _armed = self._outer
-        if self._former is not None:
+            interrupt(*early)
+        if limit.seconds is not None:
+            signal.setitimer(signal.ITIMER_REAL, limit.seconds)
+        return function(*args, **kwargs)
+    finally:
+        _armed = outer
+        if limit.seconds is not None:
             signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, self._former)
-        return None
-
-    def _ring(self, signum: int, frame: FrameType | None) -> None:
-        if _armed is self._limit:
-            self._limit.reached = True
-            raise TaskTimeout(self._limit.message)
+            signal.signal(signal.SIGALRM, signal.SIG_DFL if former is None else former)
 
 
-@contextmanager
-def _planted(limit: Limit, seconds: float) -> Iterator[None]:
+def _call_in_thread(
+    limit: Limit, seconds: float, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
     thread = threading.get_ident()
     lock = threading.Lock()
     over = False
@@ -124,15 +118,106 @@ def _planted(limit: Limit, seconds: float) -> Iterator[None]:
     timer.daemon = True
     timer.start()
     try:
-        yield
+        try:
+            return function(*args, **kwargs)
+        finally:
+            timer.cancel()
+            with lock:
+                over = True
+            if limit.reached:
+                # If it has not surfaced yet, it must not: what comes next is not the task.
+                _raise_in(thread, None)
     except TaskTimeout as error:
         # A planted exception comes as a bare class; give it its words.
         raise (TaskTimeout(limit.message) if limit.reached and not error.args else error) from None
-    finally:
-        with lock:
-            over = True
-        timer.cancel()
 
 
-def _raise_in(thread: int, error: type[BaseException]) -> None:
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error))
+def _raise_in(thread: int, error: type[BaseException] | None) -> None:
+    planted = None if error is None else ctypes.py_object(error)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), planted)
+
+
+# -- what a task leaves, and what it forks -----------------------------------------------------------
+
+
+def stray_alarm(number: int, frame: FrameType | None) -> None:
+    """An alarm that no run has a handler for: set by one that has ended, most likely. It must not end the next one."""
+    signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+#: How often this process was forked from another since this was loaded.
+forks = 0
+
+
+def _count_fork() -> None:
+    global forks
+    forks += 1
+
+
+os.register_at_fork(after_in_child=_count_fork)
+
+
+#: Signals for which an executing process may have handlers of ours.
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGALRM)
+
+_masks = threading.local()
+
+
+def let_forks_be_plain() -> None:
+    """Of what this process forks: signals do to it what they do to any other, and nothing is raised in it."""
+    # Blocked until it has no handler of ours any more: one that comes sooner would do nothing, and be forgotten.
+    os.register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=_be_plain)
+
+
+def _block() -> None:
+    _masks.former = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+
+
+def _unblock() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _masks.former)
+
+
+def _be_plain() -> None:
+    forget()
+    for number in _SIGNALS:
+        if _is_ours(signal.getsignal(number)):
+            plain = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+            signal.signal(number, plain)
+    _unblock()
+
+
+def _is_ours(handler: Any) -> bool:
+    code = getattr(handler, "__code__", None)
+    return code is not None and code.co_filename.startswith(_HERE)
+
+
+class InOneProcess:
+    """
+    A process that a task forks, and that comes to the end of this block, ends there: it is not the one that was given
+    the run, and must neither settle nor tell anything.
+    """
+
+    __slots__ = ("_forks",)
+
+    def __enter__(self) -> None:
+        self._forks = forks
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if forks != self._forks:
+            _end_copy(error)
+
+
+def _end_copy(error: BaseException | None) -> Never:
+    code = 0
+    if isinstance(error, SystemExit):
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+    elif error is not None:
+        code = 1
+        with suppress(BaseException):
+            sys.excepthook(type(error), error, error.__traceback__)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(BaseException):
+            stream.flush()
+    os._exit(code)

@@ -15,6 +15,7 @@ from typing import Any, TextIO
 
 from django_manta import text
 from django_manta.current import current_run
+from django_manta.execution.descriptors import far_away
 
 #: How much of the output is kept with a failed attempt, in bytes.
 TAIL_BYTES = 8 * 1024
@@ -24,14 +25,19 @@ _FILE_LIMIT = 1024 * 1024
 
 
 class Recorder:
-    """Writes to a file descriptor what is printed, and reads its tail."""
+    """Writes to a file descriptor, which it takes over, what is printed, and reads its tail."""
 
     def __init__(self, descriptor: int, also: Callable[[str], None] | None = None) -> None:
-        self.descriptor = descriptor
+        self.descriptor = far_away(descriptor)
+        self._file = self._look()
         self._also = also
         self._written = 0
+        #: A task has closed the file, and its descriptor may be another's: nothing is recorded any more.
+        self.is_lost = False
 
     def install(self) -> None:
+        # What a process prints that a task forks is its own.
+        os.register_at_fork(after_in_child=self._lose)
         sys.stdout = _Tee(sys.stdout, self)
         sys.stderr = _Tee(sys.stderr, self)
         # The interpreter's last words on a segmentation fault go where the worker can read them.
@@ -42,7 +48,8 @@ class Recorder:
             self.begin()
         encoded = data.encode("utf-8", "replace")
         self._written += len(encoded)
-        os.write(self.descriptor, encoded)
+        if self._has_its_file():
+            os.write(self.descriptor, encoded)
         if self._also is not None:
             self._also(data)
 
@@ -50,8 +57,25 @@ class Recorder:
         """A new execution: forget what was printed before."""
         if self._written:
             self._written = 0
-            os.ftruncate(self.descriptor, 0)
-            os.lseek(self.descriptor, 0, os.SEEK_SET)
+            if self._has_its_file():
+                os.ftruncate(self.descriptor, 0)
+                os.lseek(self.descriptor, 0, os.SEEK_SET)
+
+    def _has_its_file(self) -> bool:
+        if not self.is_lost and self._look() != self._file:
+            self._lose()
+        return not self.is_lost
+
+    def _look(self) -> tuple[int, int] | None:
+        try:
+            found = os.fstat(self.descriptor)
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def _lose(self) -> None:
+        self.is_lost = True
+        faulthandler.disable()
 
     @property
     def has_words(self) -> bool:
@@ -59,7 +83,7 @@ class Recorder:
         return self._written > 0
 
     def tail(self) -> str:
-        return tail_of(self.descriptor) if self._written else ""
+        return tail_of(self.descriptor) if self._written and self._has_its_file() else ""
 
 
 class SharedRecorder(Recorder):

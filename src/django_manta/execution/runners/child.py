@@ -10,7 +10,6 @@ the time in which an idle worker starts a run.
 """
 
 import contextlib
-import fcntl
 import logging
 import os
 import resource
@@ -29,11 +28,11 @@ from typing import Any, Never
 from django.tasks.signals import log_task_finished, log_task_started, task_finished, task_started
 
 from django_manta.execution import executor, limits, tending
+from django_manta.execution.descriptors import far_away
 from django_manta.execution.executor import execute
 from django_manta.execution.output import Recorder, SharedRecorder
 from django_manta.execution.runners import kept, wire
 from django_manta.execution.runners.concurrent import Concurrent
-from django_manta.execution.runners.forkserver import die_with
 from django_manta.execution.runners.kept import Kept
 from django_manta.execution.runners.slate import ASLEEP, NAPPING, Slate
 from django_manta.execution.runners.wire import Inbox, Kind
@@ -58,17 +57,16 @@ NEVER = ASLEEP + 1
 #: When the worker has gone, what is executed just then has so long to end.
 END_SECONDS = 0.1
 
-#: Descriptors from here on are not met by accident.
-FAR_AWAY = 512
-
 
 def serve(request: dict[str, Any], descriptors: list[int]) -> int:
     """The life of a child. Its exit code."""
     # At a descriptor out of the way of tasks that close all that they can think of, or one twice.
     worker = _far_away(socket.socket(fileno=descriptors[0]))
     slate = None if request.get("slots") else Slate(descriptors[2])
-    # A process that a task forks must not hold our end of the channel, nor tell anything in our name, nor outlive us.
+    # A process that a task forks must not hold our end of the channel, nor tell anything in our name.
     os.register_at_fork(after_in_child=lambda: _disown(worker, slate))
+    limits.let_forks_be_plain()
+    signal.signal(signal.SIGALRM, limits.stray_alarm)
     recorder = SharedRecorder(descriptors[1]) if slate is None else Recorder(descriptors[1])
     recorder.install()
     _limit_memory(request.get("memory_limit"))
@@ -83,8 +81,7 @@ def serve(request: dict[str, Any], descriptors: list[int]) -> int:
 def _disown(worker: socket.socket, slate: Slate | None) -> None:
     worker.close()
     if slate is not None:
-        slate.close()
-    die_with(os.getppid())
+        slate.disown()
 
 
 def _limit_memory(limit: int | None) -> None:
@@ -109,11 +106,7 @@ def hush_django() -> None:
 
 def _far_away(channel: socket.socket) -> socket.socket:
     """The same channel by another descriptor, a high one if the process may have it, and by no other."""
-    with channel:
-        try:
-            return socket.socket(fileno=fcntl.fcntl(channel.fileno(), fcntl.F_DUPFD_CLOEXEC, FAR_AWAY))
-        except OSError:
-            return channel.dup()
+    return socket.socket(fileno=far_away(channel.detach()))
 
 
 class Child:
@@ -147,7 +140,7 @@ class Child:
 
     def serve(self) -> int:
         signal.signal(signal.SIGUSR1, self._raise_inside)
-        told_by = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
+        told_by = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGALRM)
         self._handlers = {int(number): getsignal(number) for number in told_by}
         threading.Thread(target=self._read, name="manta-reader", daemon=True).start()
         self._tell(Kind.HELLO, os.getpid())
@@ -158,6 +151,9 @@ class Child:
                 ended = ()
                 continue
             self._put_right()
+            if self.recorder.is_lost:
+                self._retire(claim, ended)
+                break
             if ended:
                 self._tell(Kind.NEXT, (ended, claim.token), ASLEEP)
             else:
@@ -167,6 +163,14 @@ class Child:
                 self._busy.set()
             ended = self._execute(claim)
         return 0
+
+    def _retire(self, claim: Claimed, ended: tuple[Any, ...]) -> None:
+        """A task has closed a descriptor of ours: the next one is for another process."""
+        if ended:
+            self._tell(Kind.ENDED, ended)
+        with self._doing:
+            self._tell(Kind.GIVEN_BACK, [claim.token, *(order.token for order in self._orders)])
+            self._orders.clear()
 
     def _put_right(self) -> None:
         """Begin each execution as the first one began, whatever the last one has changed."""

@@ -25,7 +25,7 @@ from django.db.transaction import TransactionManagementError
 from django_manta.current import current_run
 from django_manta.exceptions import TaskCancelled, TaskTimeout
 from django_manta.execution import desk, executor, tending
-from django_manta.execution.limits import Limit
+from django_manta.execution.limits import InOneProcess, Limit
 from django_manta.execution.output import SharedRecorder
 from django_manta.execution.runners import wire
 from django_manta.execution.runners.kept import Kept, ended
@@ -56,7 +56,8 @@ class Concurrent:
         self._kept = Kept()
 
     def serve(self) -> int:
-        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        # Not SIG_IGN, which every program that a task starts would inherit.
+        signal.signal(signal.SIGUSR1, _ignore)
         executor.call_coroutine = self._call_coroutine
         threading.Thread(target=self._read, name="manta-reader", daemon=True).start()
         self._send(frame(Kind.HELLO, os.getpid()))
@@ -113,7 +114,8 @@ class Concurrent:
         async def call() -> None:
             try:
                 async with asyncio.timeout(limit.seconds) as timer, _OwnThread():
-                    value = await function(*args, **kwargs)
+                    with InOneProcess():
+                        value = await function(*args, **kwargs)
             except asyncio.CancelledError:
                 if limit.interrupted is None:
                     done.set_exception(RuntimeError("The task's coroutine was cancelled by its own code."))
@@ -200,6 +202,10 @@ class Concurrent:
     def _send(self, data: bytes) -> None:
         with self._sending:
             self.worker.sendall(data)
+
+
+def _ignore(number: int, stack: Any) -> None:
+    pass
 
 
 class _OwnThread(ThreadSensitiveContext):

@@ -1,10 +1,10 @@
 """
 Forks the children of a worker from a process that has Django loaded and nothing else going on.
 
-``python -m django_manta.execution.runners.forkserver CONTROL_FD`` sets Django up once, imports the
-apps' tasks, and then forks a child for each request that comes over the control socket together
-with the child's descriptors. It reports each child's exit status on the same socket. When the worker's
-end of it closes the children leave; the fork server goes last, and the kernel ends those that stayed.
+``main()`` sets Django up once, imports the apps' tasks, and then forks a child for each request that
+comes over the control socket together with the child's descriptors. It reports each child's exit
+status on the same socket. When the worker's end of it closes the children leave; the fork server goes
+last, and the kernel ends those that stayed.
 
 Not ``multiprocessing``'s fork server: that one keeps its clients' pipe open in every child, so that
 it outlives a killed worker, and imports the worker's main module into each.
@@ -34,11 +34,18 @@ LEAVE_SECONDS = 0.7
 def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     _wait_quietly()
-    hello = json.loads(control.recv(MESSAGE_BYTES))
-    sys.path[:] = hello["path"]
     _load_django()
     _send(control, {"ready": os.getpid()})
     _serve(control)
+
+
+def python(module: str, descriptor: int) -> list[str]:
+    """
+    The command that begins with ``main()`` of a module of ours. It looks for modules where this process does: not, as
+    ``-m`` would, in the current directory first, where anybody may have put a file with the name of a library.
+    """
+    code = f"import json, sys; sys.path[:] = json.loads(sys.argv[2]); from {module} import main; main()"
+    return [sys.executable, "-P", "-c", code, str(descriptor), json.dumps(sys.path)]
 
 
 def _wait_quietly() -> None:
@@ -159,7 +166,3 @@ def die_with(parent: int) -> None:
         if os.getppid() != parent:
             # It has died already, and nobody would be told of it any more.
             os._exit(1)
-
-
-if __name__ == "__main__":
-    main()

@@ -14,7 +14,6 @@ import selectors
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ from typing import Any, NamedTuple
 
 from django_manta.execution.output import tail_of
 from django_manta.execution.runners.flights import GRACE_SECONDS, Died, Flight
-from django_manta.execution.runners.forkserver import MESSAGE_BYTES
+from django_manta.execution.runners.forkserver import MESSAGE_BYTES, python
 from django_manta.execution.runners.slate import ASLEEP, AWAKE, NAPPING, Slate, new_file, new_slate
 from django_manta.execution.runners.wire import End, Inbox, Kind, frame, orders, read_end
 from django_manta.ledger import Written
@@ -164,12 +163,11 @@ class Pool:
         self._servers += 1
         with theirs:
             self._server = subprocess.Popen(
-                [sys.executable, "-m", "django_manta.execution.runners.forkserver", str(theirs.fileno())],
+                python("django_manta.execution.runners.forkserver", theirs.fileno()),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
             )
         ours.setblocking(False)
-        ours.send(json.dumps({"path": sys.path}).encode())
         self._control = ours
         self.selector.register(ours, selectors.EVENT_READ, self._hear_server)
 

@@ -183,7 +183,11 @@ class Slate:
         if self._doubts > MOST_DOUBTS:
             raise ValueError(f"What stands on the slate at {self._read} is not what was written there.")
 
-    def close(self) -> None:
+    def disown(self) -> None:
+        """In a process that was forked: what is written to it raises ValueError. Its descriptor may be another's."""
         self._numbers.release()
         self._bytes.release()
+
+    def close(self) -> None:
+        self.disown()
         self._memory.close()

@@ -25,6 +25,7 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from django_manta.execution.descriptors import far_away
 from django_manta.execution.runners.ray import messages, printed
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ HEARD_SECONDS = 2.0
 OUTPUT_CHARACTERS = 8 * 1024
 OUTPUT_SECONDS = 0.05
 
-_SIGUSR1 = int(signal.SIGUSR1)
+_SIGUSR1, _SIGALRM = int(signal.SIGUSR1), int(signal.SIGALRM)
 
 #: A message to the foreman: what it is, and what belongs to it.
 type Parts = tuple[str, ...]
@@ -129,7 +130,7 @@ class Executor:
         from django_manta.execution.runners import kept, wire
 
         self._call, self._write, self._settled_here = executor.execute, wire.write, kept.settled_here
-        self._forget_limits = limits.forget
+        self._forget_limits, self._stray_alarm = limits.forget, limits.stray_alarm
         executor.call_coroutine = executor.call_apart
         self.name = f"{socket.gethostname()}:{os.getpid()}"
         #: Where Ray keeps what is printed here, what the references of this Ray task begin with, and where the words of
@@ -162,6 +163,7 @@ class Executor:
         self._is_main = threading.current_thread() is threading.main_thread()
         # A process that a task forks must not hold our connection: the foreman waits for its end.
         os.register_at_fork(after_in_child=self._disown)
+        limits.let_forks_be_plain()
 
     def execute(self, order: dict[str, Any]) -> bytes:
         self._undelivered = []
@@ -259,6 +261,8 @@ class Executor:
         self._began, self._ended = self._ended or self.files.sizes(), None
         if self._is_main and getsignal(_SIGUSR1) != self._raise_inside:
             signal.signal(signal.SIGUSR1, self._raise_inside)
+        if self._is_main and getsignal(_SIGALRM) is not self._stray_alarm:
+            signal.signal(signal.SIGALRM, self._stray_alarm)
         self._forget_limits()
 
     def _raise_inside(self, number: int, stack: Any) -> None:
@@ -279,6 +283,8 @@ class Executor:
         self._hang_up()
         try:
             connection = socket.create_connection(wanted[:2], CONNECT_SECONDS)
+            connection = socket.socket(fileno=far_away(connection.detach()))
+            connection.settimeout(CONNECT_SECONDS)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             messages.keep_alive(connection)
             if foreman["tls"]:

@@ -1,7 +1,7 @@
 """
 A worker's envoy to Ray: the process in which Ray's driver lives.
 
-``python -m django_manta.execution.runners.ray.envoy CHANNEL_FD`` waits until Ray can be reached, joins it, finds or
+``main()`` waits until Ray can be reached, joins it, finds or
 starts the foreman, and passes on what worker and foremen have to say to each other. A driver whose cluster is gone is
 ended by Ray after a while, wherever it lives: here that costs a process, which the worker starts again.
 """
@@ -389,7 +389,3 @@ class Line:
                 await asyncio.Event().wait()
             else:
                 self.envoy.tell(["heard", self.name, told["cpus"], self.worker], events)
-
-
-if __name__ == "__main__":
-    main()

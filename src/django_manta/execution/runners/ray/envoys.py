@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from django_manta.execution.runners.forkserver import python
 from django_manta.execution.runners.ray import messages
 
 logger = logging.getLogger("django_manta")
@@ -58,7 +59,7 @@ class Envoy:
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "django_manta.execution.runners.ray.envoy", str(theirs.fileno())],
+                python("django_manta.execution.runners.ray.envoy", theirs.fileno()),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 # Where Ray prints what its own processes have to say, page after page when one of them dies.
