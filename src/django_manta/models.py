@@ -411,6 +411,12 @@ class Worker(models.Model):
         db_default="[]",
         help_text=_("To whom it may have given runs on Ray: names and incarnations, as JSON text."),
     )
+    ray = models.TextField(
+        _("Ray"), db_default="", help_text=_("The Ray that it gives runs to: its session, and the namespace there.")
+    )
+    ray_address = models.TextField(
+        _("address of Ray"), db_default="", help_text=_("Where the settings say that this Ray is, and the namespace.")
+    )
     troubles = models.TextField(
         _("troubles"),
         db_default="{}",

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from django_manta.ledger import Ledger, fsck, graph, tokens
+from django_manta.ledger import Ledger, RayPlace, fsck, graph, tokens
 from django_manta.ledger.session import statement
 from django_manta.states import Outcome, Role, State, When
 from tests.ledger.given import (
@@ -70,6 +70,14 @@ def token_given_twice(ledger: Ledger) -> UUID:
     return claim.id
 
 
+def stranded(ledger: Ledger) -> UUID:
+    seen_at = ledger.register(worker_record("on Ray", runner="ray"))
+    ledger.know_foremen("on Ray", [], RayPlace("session_1/manta", "there:6379/manta"))
+    [claim] = claimed(ledger, worker="on Ray", priority=100)
+    ledger.mark_lost("on Ray", seen_at)
+    return claim.id
+
+
 def edge_without_run(ledger: Ledger) -> UUID:
     run_id = dependent(ledger, *enqueue(ledger))
     sql(ledger, "DELETE FROM manta_run WHERE id = %s", [run_id.hex])
@@ -118,6 +126,7 @@ BREAKS: dict[str, list[Callable[[Ledger], UUID]]] = {
     ],
     "orphaned": [orphaned, orphaned_by_a_loss],
     "token-given-twice": [token_given_twice],
+    "stranded": [stranded],
     "end-without-finish": [
         lambda ledger: broken(ledger, State.CANCELLED, "finished_at = NULL"),
         lambda ledger: broken(ledger, State.SUCCESSFUL, "finished_at = NULL"),

@@ -1,11 +1,12 @@
 """Leases: who is alive, who was lost, and what becomes of what they held."""
 
 from datetime import timedelta
+from uuid import UUID
 
 import pytest
 
 from django_manta.exceptions import TaskLost
-from django_manta.ledger import Ledger, Settled
+from django_manta.ledger import Ledger, RayPlace, Settled, house
 from django_manta.states import Outcome, State
 from tests.ledger.given import claimed, enqueue, lose, settlement, sql, state_of, the, worker_record
 
@@ -125,6 +126,67 @@ def test_what_lost_and_vanished_workers_hold_are_orphans(ledger: Ledger) -> None
     assert [orphan.id for orphan in ledger.orphans("vanished")] == [other.id]
     assert ledger.orphans("alive") == []
     assert len(ledger.orphans(limit=1)) == 1
+
+
+# -- which Ray -----------------------------------------------------------------------------------
+
+HERE, THERE = RayPlace("session_1/manta", "here:6379/manta"), RayPlace("session_2/manta", "there:6379/manta")
+
+
+def on_ray(ledger: Ledger, worker: str, place: RayPlace | None, *, is_lost: bool = True) -> set[UUID]:
+    """A run that a worker of that Ray holds; whether or not the worker's lease is lost."""
+    seen_at = ledger.register(worker_record(worker, runner="ray"))
+    if place is not None:
+        ledger.know_foremen(worker, [("foreman", worker)], place)
+    [claim] = claimed(ledger, worker=worker)
+    if is_lost:
+        assert ledger.mark_lost(worker, seen_at)
+    return {claim.id}
+
+
+def found(ledger: Ledger, place: RayPlace, runner: str = "ray") -> set[UUID]:
+    return {orphan.id for orphan in ledger.orphans(runner=runner, place=place)}
+
+
+def test_only_a_worker_of_the_same_ray_finds_what_a_lost_worker_had_there(ledger: Ledger) -> None:
+    here, there = on_ray(ledger, "one", HERE), on_ray(ledger, "two", THERE)
+    assert found(ledger, HERE) == here
+    assert found(ledger, THERE) == there
+    # Whatever it is called there.
+    assert found(ledger, HERE._replace(address="127.0.0.1:6379/manta")) == here
+    # The foremen of another namespace are others.
+    assert found(ledger, RayPlace("session_1/other", "here:6379/other")) == set()
+    # A Ray of one kind of worker is not asked by the other kind.
+    assert found(ledger, HERE, "ray_job") == set()
+    # Who has not reached its Ray yet knows where it is.
+    assert found(ledger, RayPlace("", HERE.address)) == here
+    assert house.stranded(ledger) == [
+        house.Stranded("one", "ray", HERE.address, HERE.ray, 1),
+        house.Stranded("two", "ray", THERE.address, THERE.ray, 1),
+    ]
+
+
+def test_what_was_on_a_ray_before_it_was_started_anew_is_found_unless_that_one_lives(ledger: Ledger) -> None:
+    before = on_ray(ledger, "before", HERE)
+    anew = RayPlace("session_3/manta", HERE.address)
+    assert found(ledger, anew) == before
+    # A worker speaks to it: this address has two meanings.
+    on_ray(ledger, "living", RayPlace(HERE.ray, "elsewhere:6379/manta"), is_lost=False)
+    assert found(ledger, anew) == set()
+    assert house.stranded(ledger) == []
+
+
+def test_what_never_reached_any_ray_is_found_by_workers_of_all(ledger: Ledger) -> None:
+    never = on_ray(ledger, "never", None)
+    assert found(ledger, HERE) == found(ledger, THERE) == never
+    assert house.stranded(ledger) == []
+
+
+def test_what_was_on_a_ray_of_a_worker_s_own_went_with_it(ledger: Ledger) -> None:
+    gone = on_ray(ledger, "own", RayPlace("session_9/manta", "local"))
+    assert found(ledger, HERE) == set()
+    assert {orphan.id for orphan in ledger.orphans(runner="")} == gone
+    assert house.stranded(ledger) == []
 
 
 @pytest.mark.parametrize("recovered", [False, True])

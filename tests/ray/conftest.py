@@ -11,7 +11,7 @@ import pytest
 from django.core.management import call_command
 
 from django_manta.ledger import Ledger
-from django_manta.models import Run
+from django_manta.models import Run, Worker
 from tests.app.models import Ledgerline
 from tests.conftest import DATABASE
 from tests.ray.clusters import SLOW_SECONDS, new_cluster
@@ -85,6 +85,20 @@ def start_on_ray(start_worker: Start, options: dict[str, Any]) -> StartOnRay:
 def marked(label: str, worker: WorkerProcess) -> None:
     """Wait until a task has left this mark, which it does when it has started."""
     wait_for(lambda: Ledgerline.objects.filter(label=label).exists(), SLOW_SECONDS, worker.tell)
+
+
+def has_had_its_chance(bystander: WorkerProcess, gone: WorkerProcess) -> None:
+    """
+    Wait until ``gone`` is declared lost and ``bystander``, who looks for what lost workers have left once a second,
+    has lived on for three seconds since.
+    """
+
+    def is_known() -> bool:
+        lost = Worker.objects.filter(pid=gone.pid).values_list("lost_at", flat=True).first()
+        seen = Worker.objects.filter(pid=bystander.pid, lost_at=None).values_list("seen_at", flat=True).first()
+        return lost is not None and seen is not None and (seen - lost).total_seconds() > 3
+
+    wait_for(is_known, SLOW_SECONDS, bystander.tell)
 
 
 def claimed_by(worker: str, result: Any) -> Run:

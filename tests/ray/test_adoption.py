@@ -1,5 +1,6 @@
 """Workers come and go; what runs on Ray goes on, and is settled by whoever is there."""
 
+import contextlib
 import json
 import signal
 import time
@@ -17,9 +18,9 @@ from django_manta.models import Attempt, Run, Worker
 from tests.app import tasks
 from tests.app.models import Ledgerline
 from tests.conftest import DATABASE
-from tests.ray.clusters import SLOW_SECONDS
-from tests.ray.conftest import StartOnRay, claimed_by, marked, unique_version
-from tests.worker.conftest import WorkerProcess, ended, outcomes, wait_for
+from tests.ray.clusters import SLOW_SECONDS, new_cluster
+from tests.ray.conftest import StartOnRay, claimed_by, has_had_its_chance, marked, said, unique_version
+from tests.worker.conftest import Start, WorkerProcess, ended, outcomes, wait_for
 
 STAYING = 2
 
@@ -73,6 +74,46 @@ def test_what_a_killed_worker_had_on_ray_is_settled_by_another(start_on_ray: Sta
     assert_none_was_started_twice(runs)
     [adopter] = Worker.objects.filter(pid=second.pid).values_list("pk", flat=True)
     assert set(Attempt.objects.values_list("worker", flat=True)) == {adopter}
+
+
+def test_what_a_worker_had_on_one_ray_is_left_alone_by_workers_of_another(
+    cluster: Any, start_on_ray: StartOnRay, start_worker: Start, options: dict[str, Any], go: Path
+) -> None:
+    """Both Rays have foremen of the same name. Who asks the wrong one hears that it knows of nothing."""
+    other = new_cluster()
+
+    def start(there: Any) -> WorkerProcess:
+        if there is cluster:
+            return start_on_ray("--queues", "default")
+        ray = options["RAY"] | {"ADDRESS": other.address}
+        given = options | {"RAY": ray, "QUEUE_OPTIONS": {"urgent": {"runner": "ray"}}}
+        return start_worker("--runner", "ray", "--queues", "urgent", **given)
+
+    try:
+        here, there = start(cluster), start(other)
+        runs: list[Any] = [tasks.stay_on_ray.enqueue("run 0", str(go))]
+        runs.append(tasks.stay_on_ray.using(queue_name="urgent").enqueue("run 1", str(go)))
+        for n in range(STAYING):
+            marked(f"run {n}", there)
+        for how in (signal.SIGKILL, signal.SIGTERM):
+            here.signal(how)
+            has_had_its_chance(there, here)
+            assert "to which no living worker speaks" in said("explain", runs[0].id)
+            here = start(cluster)
+            adopted([runs[0]], here)
+        there.signal(signal.SIGKILL)
+        has_had_its_chance(here, there)
+        there = start(other)
+        adopted([runs[1]], there)
+        go.touch()
+        ended(*runs, limit=SLOW_SECONDS, worker=there)
+        assert {(run.state, *outcomes(run)) for run in runs} == {(State.SUCCESSFUL, "SUCCESSFUL")}
+        assert Ledgerline.objects.filter(label__startswith="run").count() == STAYING
+        assert not Attempt.objects.exclude(outcome="SUCCESSFUL").exists()
+        assert fsck.check(Ledger()) == []
+    finally:
+        with contextlib.suppress(Exception):
+            other.shutdown()
 
 
 def test_a_worker_that_is_told_to_stop_leaves_its_runs_to_a_successor(start_on_ray: StartOnRay, go: Path) -> None:

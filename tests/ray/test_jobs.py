@@ -22,7 +22,7 @@ from tests.app import tasks
 from tests.app.models import Ledgerline
 from tests.conftest import DATABASE
 from tests.ray.clusters import SLOW_SECONDS, free_port, new_cluster_with_dashboard
-from tests.ray.conftest import PASSED_ON, claimed_by, marked, said
+from tests.ray.conftest import PASSED_ON, claimed_by, has_had_its_chance, marked, said
 from tests.worker.conftest import Start, WorkerProcess, ended, outcomes, wait_for
 
 pytestmark = pytest.mark.skipif(
@@ -217,6 +217,35 @@ def test_a_job_is_submitted_once_however_often_one_tries(
     (tmp_path / "go").touch()
     ended(run, limit=SLOW_SECONDS, worker=worker)
     assert (outcomes(run), Ledgerline.objects.filter(label="once").count()) == (["SUCCESSFUL"], 1)
+
+
+def test_a_job_of_one_ray_is_left_alone_by_workers_of_another(
+    start_jobs: StartJobs, start_worker: Start, tmp_path: Path
+) -> None:
+    """The other dashboard knows no such job, and its session is another one: for its workers that job would be lost."""
+    cluster, url = new_cluster_with_dashboard()
+    try:
+        wait_for(lambda: _answers(Dashboard(url)), SLOW_SECONDS)
+        queue = {"urgent": {"runner": "ray_job"}}
+        there = start_worker("--runner", "ray_job", "--queues", "urgent", QUEUE_OPTIONS=queue, RAY={"DASHBOARD": url})
+        here = start_jobs()
+        run = tasks.stay_on_ray.enqueue("stays", str(tmp_path / "go"))
+        marked("stays", here)
+        for how in (signal.SIGKILL, signal.SIGTERM):
+            here.signal(how)
+            has_had_its_chance(there, here)
+            assert "to which no living worker speaks" in said("explain", run.id)
+            here = start_jobs()
+            is_its_own = Worker.objects.filter(pid=here.pid, pk__in=Run.objects.filter(pk=run.id).values("worker"))
+            wait_for(is_its_own.exists, SLOW_SECONDS, here.tell)
+        (tmp_path / "go").touch()
+        ended(run, limit=SLOW_SECONDS, worker=here)
+        assert (run.state, [attempt.outcome.value for attempt in run.history]) == (State.SUCCESSFUL, ["SUCCESSFUL"])
+        assert Ledgerline.objects.filter(label="stays").count() == 1
+        assert fsck.check(Ledger()) == []
+    finally:
+        with contextlib.suppress(Exception):
+            cluster.shutdown()
 
 
 def test_what_never_became_a_job_is_given_back_and_cannot_become_one_later(

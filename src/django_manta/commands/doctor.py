@@ -41,6 +41,9 @@ QUICK_RUNS = 100_000
 
 _COUNT_LIMIT = 1_000
 
+#: What lost workers hold has a line of its own.
+_TOLD = ("orphaned", "stranded")
+
 OK, WARNING, WRONG = "ok", "warning", "wrong"
 
 
@@ -290,7 +293,12 @@ def _overdue(backend: MantaBackend) -> Iterator[Line]:
 
 
 def _orphans(backend: MantaBackend) -> Iterator[Line]:
-    found = backend.ledger.orphans(limit=_COUNT_LIMIT)
+    needed = workers.needed(backend)
+    for words, advice in needed.values():
+        yield Line("orphans", WRONG, words, advice)
+    found = [orphan for orphan in backend.ledger.orphans(limit=_COUNT_LIMIT) if orphan.worker not in needed]
+    if needed and not found:
+        return
     if not found:
         yield Line("orphans", OK, "no run is held by a worker that is gone")
         return
@@ -311,8 +319,7 @@ def _ledger(backend: MantaBackend) -> Iterator[Line]:
             yield Line("ledger", WRONG, words, "`manta fsck --repair` sets it, and so does a worker that starts.")
         yield Line("ledger", OK, f"more than {QUICK_RUNS} runs, so not checked here: `manta fsck` does")
         return
-    # What lost workers hold has a line of its own.
-    findings = [finding for finding in fsck.check(backend.ledger, _COUNT_LIMIT) if finding.check != "orphaned"]
+    findings = [finding for finding in fsck.check(backend.ledger, _COUNT_LIMIT) if finding.check not in _TOLD]
     if not findings:
         yield Line("ledger", OK, "every invariant holds")
         return

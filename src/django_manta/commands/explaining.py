@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from django_manta.backend import MantaBackend
+from django_manta.commands import workers as leases
 from django_manta.commands.looking import COUNTED, STEPS, Answer, Cause, Look, passes_on
 from django_manta.commands.printing import duration, moment, runs, shortened
 from django_manta.exceptions import BadTaskSignature, TaskNotFound
@@ -278,6 +279,9 @@ def _before(ahead: int) -> str:
 def _running(look: Look, run: RunRecord, stance: Stance) -> Answer:
     worker = next((each for each in look.workers if each.id == run.worker), None)
     if worker is None or worker.lost:
+        if (needed := leases.needed(look.backend).get(run.worker)) is not None:
+            words, advice = needed
+            return Answer(Cause.WORKER_GONE, f"It is one of {words}.", f"{advice}.")
         how = "is gone" if worker is None else "was declared lost"
         alive = any(each.alive for each in look.workers)
         advice = "A live worker recovers it at its next look." if alive else "Start a worker: none is alive."

@@ -17,6 +17,7 @@ from django_manta.ledger import Finding, Ledger, fsck
 HELP = "check the ledger, and repair it"
 
 _BY_A_WORKER = "a worker recovers it: start one"
+_BY_ITS_RAY = "a worker of that Ray takes it over: `manta doctor` says which, and what to do if that Ray is gone"
 _BY_REPAIR = "`manta fsck --repair` puts it right"
 _BY_A_PERSON = "a person must look: `manta show ID`"
 
@@ -68,5 +69,7 @@ def remedy(finding: Finding) -> str:
         return "repaired"
     if finding.check == "orphaned":
         return _BY_A_WORKER
+    if finding.check == "stranded":
+        return _BY_ITS_RAY
     repairable = finding.check in fsck.REPAIRABLE or finding.check == fsck.BEHIND
     return _BY_REPAIR if repairable else _BY_A_PERSON

@@ -47,7 +47,9 @@ def look(options: dict[str, Any]) -> tuple[bool, str]:
     wanted = options["worker"]
     if wanted is None:
         house.clock(backend.ledger)
-        return True, f"database {backend.database!r} answers"
+        # To start this process anew would help none of them.
+        waiting = "".join(f"; {words}" for words, _ in workers.needed(backend).values())
+        return True, f"database {backend.database!r} answers{waiting}"
     # A worker that was started again under its name has a former self whose lease was lost.
     matching = [worker for worker in workers.seen(backend) if _is(worker, wanted)]
     if not matching:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from django_manta.backend import MantaBackend
+from django_manta.commands.printing import runs
 from django_manta.ledger import house
 from django_manta.models import Worker
 
@@ -62,6 +63,18 @@ def _seen(worker: Worker, ago: float, lease: float) -> Seen:
         stopping=worker.stopping,
         troubles=json.loads(worker.troubles),
     )
+
+
+def needed(backend: MantaBackend) -> dict[str, tuple[str, str]]:
+    """Lost workers whose runs only a worker of the same Ray can take over, and none lives; each in words."""
+    return {each.worker: _needed(each) for each in house.stranded(backend.ledger)}
+
+
+def _needed(left: house.Stranded) -> tuple[str, str]:
+    where = f"on the Ray at {left.address} ({left.ray}), to which no living worker speaks"
+    start = f"Start one with that RAY: manage.py manta worker --runner {left.runner}."
+    give_up = f"If that Ray is gone for good: manage.py manta recover {left.worker}"
+    return f"{runs(left.runs)} of the lost worker {left.worker} {where}", f"{start} {give_up}"
 
 
 def claiming(workers: list[Seen]) -> set[str]:

@@ -28,6 +28,7 @@ from django_manta.ledger.records import (
     Enqueued,
     NewRun,
     Orphan,
+    RayPlace,
     RunRecord,
     Settleable,
     Settled,
@@ -399,9 +400,13 @@ class Ledger:
         """A worker leaves while what it holds goes on: its lease is lost at once. Whether it was in force."""
         return bool(self.session.rows("hand_over", {"id": worker}))
 
-    def know_foremen(self, worker: str, foremen: Sequence[tuple[str, str]]) -> bool:
-        """The foremen (name, incarnation) that ``worker`` gives runs to from now on. Whether its lease is in force."""
-        return bool(self.session.rows("know_foremen", {"worker": worker, "foremen": dumps(list(foremen))}))
+    def know_foremen(self, worker: str, foremen: Sequence[tuple[str, str]], place: RayPlace) -> bool:
+        """
+        The Ray, and the foremen (name, incarnation) there, that ``worker`` gives runs to from now on. Whether its
+        lease is in force.
+        """
+        params = {"worker": worker, "foremen": dumps(list(foremen)), "ray": place.ray, "ray_address": place.address}
+        return bool(self.session.rows("know_foremen", params))
 
     def tell_troubles(self, worker: str, troubles: Mapping[str, str]) -> bool:
         """What keeps ``worker`` ("") or single runs (their ids) from going on. Whether its lease is in force."""
@@ -414,17 +419,22 @@ class Ledger:
         *,
         runner: str | None = None,
         after: Orphan | None = None,
+        place: RayPlace | None = None,
     ) -> list[Orphan]:
         """
         What lost or vanished workers (or ``worker``, if it is one of them) still hold; with ``runner``, only what
-        workers with that one held; if it is empty, only what went with its worker; from ``after`` on.
+        workers with that one held; if it is empty, only what went with its worker; from ``after`` on. With ``place``,
+        only what they held on that Ray, or on one that was there before and that no living worker speaks to.
         """
+        ray, address = place or (None, None)
         asked = {
             "worker": worker,
             "limit": limit,
             "runner": runner,
             "after_worker": None if after is None else after.worker,
             "after_id": None if after is None else after.id.hex,
+            "ray": ray,
+            "ray_address": address,
         }
         bad: list[tuple[Row, Exception]] = []
         found = bad_rows.one_by_one(

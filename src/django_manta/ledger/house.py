@@ -117,6 +117,22 @@ def clock(ledger: Ledger) -> datetime:
 
 
 @dataclass(frozen=True, slots=True)
+class Stranded:
+    """A lost worker that left runs on a Ray to which no living worker speaks."""
+
+    worker: str
+    runner: str
+    address: str
+    ray: str
+    runs: int
+
+
+def stranded(ledger: Ledger, limit: int = 1_000) -> list[Stranded]:
+    """The lost workers whose runs wait for a worker of their Ray."""
+    return [Stranded(*row) for row in ledger.session.rows("stranded", {"limit": limit})]
+
+
+@dataclass(frozen=True, slots=True)
 class Counted:
     """Runs that were counted, up to a limit; ``seconds`` is how long ago the oldest of them came there."""
 

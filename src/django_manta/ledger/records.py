@@ -300,6 +300,18 @@ class Orphan:
     foremen: str = "[]"
     #: For how many seconds its worker has been marked lost; None if the worker's row is gone.
     lost_for: float | None = None
+    #: The Ray that its worker spoke to; empty if it spoke to none, or was of a release that did not say.
+    ray: str = ""
+
+
+class RayPlace(NamedTuple):
+    """The Ray that a worker gives runs to."""
+
+    #: Ray's session and the namespace there; empty as long as nobody has answered. Started anew, Ray has another one,
+    #: unless it has kept what it knows (its GCS is fault tolerant).
+    ray: str
+    #: Where the settings say that it is, and the namespace.
+    address: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """
 What lost workers had on Ray, found and taken over.
 
-Only workers with the runner ``ray`` do this. For each lost worker its foremen are told to refuse whatever it may still
+Only workers with the runner ``ray`` do this, and only for workers that spoke to the same Ray: another one has foremen
+of the same names, who know nothing of it. For each lost worker its foremen are told to refuse whatever it may still
 send, and asked which of its runs they know. What one of them knows is adopted: in the ledger first (the token
 survives, the owner changes), then there. What none of them knows never reached Ray and is given back; if one of
 them is dead, it may have been there, and is lost. A foreman that cannot be reached is waited for.
@@ -52,6 +53,8 @@ class Case:
     former: str
     orphans: dict[int, Orphan]
     foremen: list[Incarnation]
+    #: They are, or were, on our Ray. The worker of an older release did not say on which.
+    is_here: bool = True
     since: float = field(default_factory=time.monotonic)
     ask_at: float = 0.0
     #: What each foreman knows, by token (see Foreman._hear_fence); None if it is dead.
@@ -107,7 +110,7 @@ class Adoption:
     def _answered(self, case: Case, foreman: Incarnation, told: dict[str, Any]) -> None:
         if told["incarnation"] != foreman[1]:
             # It bears the name of the one we look for, which therefore is no more.
-            case.answers[foreman] = None
+            self._is_dead(case, foreman)
         elif "refused" in told:
             logger.error("The foreman %s does not answer: %s.", foreman[0], told["refused"])
         else:
@@ -123,7 +126,11 @@ class Adoption:
         for case in self.cases:
             for foreman in case.unanswered:
                 if foreman[0] == name:
-                    case.answers[foreman] = None
+                    self._is_dead(case, foreman)
+
+    def _is_dead(self, case: Case, foreman: Incarnation) -> None:
+        if case.is_here:
+            case.answers[foreman] = None
 
     # -- deciding --------------------------------------------------------------------------------
 
@@ -150,7 +157,8 @@ class Adoption:
     def _look(self, ledger: Ledger) -> None:
         known = {case.former for case in self.cases}
         # Those that are asked for already must not hide the others.
-        found = ledger.orphans(limit=BATCH + sum(len(case.orphans) for case in self.cases), runner="ray")
+        limit = BATCH + sum(len(case.orphans) for case in self.cases)
+        found = ledger.orphans(limit=limit, runner="ray", place=self.runner.place)
         held: dict[str, list[Orphan]] = {}
         for orphan in found:
             if orphan.worker not in known:
@@ -158,7 +166,8 @@ class Adoption:
         for former, orphans in held.items():
             foremen = [(name, incarnation) for name, incarnation in json.loads(orphans[0].foremen)]
             logger.warning("Worker %s is gone; asking for the %s runs that it had on Ray.", former, len(orphans))
-            self.cases.append(Case(former, {orphan.token: orphan for orphan in orphans}, foremen))
+            by_token = {orphan.token: orphan for orphan in orphans}
+            self.cases.append(Case(former, by_token, foremen, is_here=bool(orphans[0].ray)))
 
     def _clear_away(self, ledger: Ledger, foreman: str, keys: list[str]) -> None:
         """Tell a foreman which outcomes of a lost worker nobody waits for."""

@@ -74,14 +74,16 @@ class OnRay(Elsewhere):
     """See hosting.Runner."""
 
     def __init__(self, host: Host, selector: selectors.BaseSelector, backend: Any, name_of_settings: str) -> None:
-        super().__init__()
         config: Config = backend.config
         given = config.ray
+        self.namespace: str = given["NAMESPACE"]
+        is_local = given["ADDRESS"] == "local"
+        super().__init__("local" if is_local else f"{given['ADDRESS']}/{self.namespace}")
         self.host = host
         self.config = config
         self.address: str = given["ADDRESS"]
         #: A Ray of our own ends with us.
-        self.outlives_worker = self.address != "local"
+        self.outlives_worker = not is_local
         # A foreman of other words bears another name.
         self.home = f"manta:{config.cluster}:{given['VERSION']}:{messages.PROTOCOL}"
         self.environment = {"settings": name_of_settings, "path": _importable()}
@@ -90,7 +92,7 @@ class OnRay(Elsewhere):
             selector,
             {
                 "address": self.address,
-                "namespace": given["NAMESPACE"],
+                "namespace": self.namespace,
                 "num_cpus": given["NUM_CPUS"],
                 "runtime_env": config.runtime_envs.get(default, {}),
             },
@@ -176,7 +178,7 @@ class OnRay(Elsewhere):
 
     @property
     def is_ready(self) -> bool:
-        return self.home in self.reached and self.recorded and self._worker == self.host.id
+        return bool(self.home in self.reached and self.recorded and self.place.ray and self._worker == self.host.id)
 
     @property
     def is_busy(self) -> bool:
@@ -341,7 +343,7 @@ class OnRay(Elsewhere):
     def talk(self, ledger: Ledger, now: float) -> float | None:
         if self._worker != self.host.id:
             return None
-        if not self.recorded and ledger.know_foremen(self._worker, self.known):
+        if not self.recorded and ledger.know_foremen(self._worker, self.known, self.place):
             self.recorded = True
         self.waiting.talk(ledger, self._worker, self.away)
         return self.adoption.talk(ledger, now)
@@ -405,6 +407,8 @@ class OnRay(Elsewhere):
             then = self._questions.pop(body[0], None)
             if then is not None:
                 then(messages.hear(text))
+        elif kind == "session":
+            self._joined(body[0])
         elif kind == "foreman":
             self._found(*body)
         elif kind == "gone":
@@ -421,6 +425,10 @@ class OnRay(Elsewhere):
         self.waiting.forget()
         self._introduced = False
         self._is_away("The process that spoke with it ended.")
+
+    def _joined(self, session: str) -> None:
+        """The envoy has joined this Ray; before it tells of any foreman there."""
+        self.speak_to(f"{session}/{self.namespace}")
 
     def _found(self, name: str, incarnation: str, cpus: float) -> None:
         self._is_back()

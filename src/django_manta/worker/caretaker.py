@@ -170,6 +170,14 @@ def recover(backend: Any, ledger: Ledger, aside: PutAside | None = None) -> int:
     return count
 
 
+def recover_worker(backend: Any, ledger: Ledger, worker: str) -> list[State]:
+    """Settle some of what one lost worker held, wherever that was: nobody will ever know. Where that led."""
+    orphans = {orphan.token: orphan for orphan in ledger.orphans(worker, BATCH)}
+    settled = ledger.recover_these(list(orphans.values()), max_losses_of)
+    recovered(backend, ledger, orphans, settled)
+    return list(settled.moved.values())
+
+
 def recovered(
     backend: Any, ledger: Ledger, orphans: Mapping[int, Orphan], settled: Settled, *, lost: bool = True
 ) -> None:

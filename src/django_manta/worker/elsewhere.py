@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from django_manta.execution.runners.flights import Flight
+from django_manta.ledger import RayPlace
 
 logger = logging.getLogger("django_manta")
 
@@ -23,7 +24,9 @@ class Elsewhere:
 
     recovers = True
 
-    def __init__(self) -> None:
+    def __init__(self, address: str) -> None:
+        #: The Ray that this worker speaks to: the worker's row says so before anything is claimed.
+        self.place = RayPlace("", address)
         self.backlog: deque[Flight] = deque()
         self.stopping = False
         #: To whom this identity may have given runs, and whether the worker's row says so.
@@ -67,6 +70,12 @@ class Elsewhere:
         """We may have runs there from now on: the worker's row must say so first."""
         if (name, incarnation) not in self.known:
             self.known.append((name, incarnation))
+            self.recorded = False
+
+    def speak_to(self, ray: str) -> None:
+        """The Ray that is there is this one: the worker's row must say so before anything is given to it."""
+        if ray != self.place.ray:
+            self.place = self.place._replace(ray=ray)
             self.recorded = False
 
     def _is_away(self, why: str) -> None:

@@ -48,6 +48,8 @@ class Case:
     #: The sessions of Ray in which it may have been submitted.
     sessions: frozenset[str]
     orphan: Orphan | None = None
+    #: It was submitted here, or where this Ray is now.
+    is_here: bool = True
     since: float = field(default_factory=time.monotonic)
     answered: bool = False
     #: In which session the answer was given, and what it was.
@@ -82,7 +84,8 @@ class Inheritance:
 
     def hear(self, job: str, session: str, found: dict[str, Any] | None = None) -> None:
         case = self.cases.get(job)
-        if case is not None:
+        # The worker of an older release did not say which Ray it spoke to: it need not have been this one.
+        if case is not None and (case.is_here or session in case.sessions):
             case.answered, case.session, case.found = True, session, found
             # We may have a job there from now on.
             self.runner.meet(FOREMAN, session)
@@ -105,9 +108,10 @@ class Inheritance:
         return self._look_at
 
     def _look(self, ledger: Ledger) -> None:
-        for orphan in ledger.orphans(limit=BATCH, runner="ray_job"):
+        for orphan in ledger.orphans(limit=BATCH, runner="ray_job", place=self.runner.place):
             sessions = frozenset(session for _, session in json.loads(orphan.foremen))
-            if self._open(Case(orphan.id, orphan.token, orphan.worker, sessions, orphan)):
+            is_here = bool(orphan.ray) or not sessions
+            if self._open(Case(orphan.id, orphan.token, orphan.worker, sessions, orphan, is_here)):
                 logger.warning("Worker %s is gone; asking Ray for the job of its run %s.", orphan.worker, orphan.id)
 
     def _decide(self, job: str, case: Case, ledger: Ledger) -> None:

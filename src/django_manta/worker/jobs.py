@@ -67,8 +67,8 @@ class RayJobs(Elsewhere):
     outlives_worker = True
 
     def __init__(self, host: Host, selector: selectors.BaseSelector, backend: Any, name_of_settings: str) -> None:
-        super().__init__()
         config: Config = backend.config
+        super().__init__(config.ray["DASHBOARD"].rstrip("/"))
         self.host = host
         self.config = config
         self.selector = selector
@@ -225,7 +225,7 @@ class RayJobs(Elsewhere):
     def talk(self, ledger: Ledger, now: float) -> float | None:
         if self._worker != self.host.id:
             return None
-        if not self.recorded and ledger.know_foremen(self._worker, self.known):
+        if not self.recorded and ledger.know_foremen(self._worker, self.known, self.place):
             self.recorded = True
         troubles = self._troubles(now)
         if troubles != self._told and ledger.tell_troubles(self._worker, troubles):
@@ -267,6 +267,7 @@ class RayJobs(Elsewhere):
     def _found(self, session: str) -> None:
         self._is_back()
         self.session = session
+        self.speak_to(session)
         self.meet(FOREMAN, session)
 
     def _heed(self, word: str, name: str, body: list[Any]) -> None:

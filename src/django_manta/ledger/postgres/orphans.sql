@@ -1,4 +1,4 @@
--- What workers whose lease is lost, or that are gone, still hold: all of it, what is on Ray, or what went with them.
+-- What workers whose lease is lost, or that are gone, still hold: all of it, what is on a Ray, or what went with them.
 SELECT
     run.id,
     run.token,
@@ -12,7 +12,8 @@ SELECT
     run.attempts,
     COALESCE(worker.slots, 0),
     COALESCE(worker.foremen, '[]'),
-    CASE WHEN isfinite(worker.lost_at) THEN EXTRACT(EPOCH FROM statement_timestamp() - worker.lost_at)::double precision END
+    CASE WHEN isfinite(worker.lost_at) THEN EXTRACT(EPOCH FROM statement_timestamp() - worker.lost_at)::double precision END,
+    COALESCE(worker.ray, '')
 FROM manta_run AS run
 LEFT JOIN manta_worker AS worker ON worker.id = run.worker
 WHERE
@@ -23,7 +24,24 @@ WHERE
     AND (%(worker)s::text IS NULL OR run.worker = %(worker)s::text)
     AND (
         %(runner)s::text IS NULL
-        OR %(runner)s::text = CASE WHEN worker.runner IN ('ray', 'ray_job') THEN worker.runner ELSE '' END
+        -- A local Ray ended with its worker.
+        OR %(runner)s::text = CASE
+            WHEN worker.runner IN ('ray', 'ray_job') AND worker.ray_address <> 'local' THEN worker.runner
+            ELSE ''
+        END
+    )
+    AND (
+        %(ray)s::text IS NULL
+        -- Without one, it has never given a run to any; or it was a worker of an older release.
+        OR worker.ray IN ('', %(ray)s::text)
+        -- That Ray was started anew: unless somebody still speaks to it.
+        OR (
+            worker.ray_address = %(ray_address)s::text
+            AND NOT EXISTS (
+                SELECT 1 FROM manta_worker AS other
+                WHERE other.runner = worker.runner AND other.ray = worker.ray AND other.lost_at IS NULL
+            )
+        )
     )
     AND (
         %(after_worker)s::text IS NULL

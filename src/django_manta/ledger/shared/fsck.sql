@@ -41,7 +41,20 @@ SELECT
     run.state || ' under a worker that was lost: ' || run.worker
 FROM manta_run AS run
 JOIN manta_worker AS worker ON worker.id = run.worker
-WHERE run.state IN ('RUNNING', 'CANCELLING') AND worker.lost_at IS NOT NULL
+WHERE
+    run.state IN ('RUNNING', 'CANCELLING')
+    AND worker.lost_at IS NOT NULL
+    AND NOT (
+        worker.ray <> ''
+        AND worker.ray_address <> 'local'
+        AND NOT EXISTS (
+            SELECT 1 FROM manta_worker AS other
+            WHERE
+                other.lost_at IS NULL
+                AND other.runner = worker.runner
+                AND (other.ray = worker.ray OR other.ray_address = worker.ray_address)
+        )
+    )
 UNION ALL
 SELECT
     'token-given-twice',
@@ -50,6 +63,25 @@ SELECT
 FROM manta_run AS run
 JOIN manta_attempt AS attempt ON attempt.token = run.token
 WHERE run.state IN ('RUNNING', 'CANCELLING')
+UNION ALL
+SELECT
+    'stranded',
+    run.id,
+    run.state || ' on the Ray at ' || worker.ray_address || ', to which no living worker speaks: ' || run.worker
+FROM manta_run AS run
+JOIN manta_worker AS worker ON worker.id = run.worker
+WHERE
+    run.state IN ('RUNNING', 'CANCELLING')
+    AND worker.lost_at IS NOT NULL
+    AND worker.ray <> ''
+    AND worker.ray_address <> 'local'
+    AND NOT EXISTS (
+        SELECT 1 FROM manta_worker AS other
+        WHERE
+            other.lost_at IS NULL
+            AND other.runner = worker.runner
+            AND (other.ray = worker.ray OR other.ray_address = worker.ray_address)
+    )
 UNION ALL
 SELECT
     'end-without-finish',

@@ -139,6 +139,13 @@ def _leave(hello: dict[str, Any]) -> None:
     os._exit(0)
 
 
+def _session() -> str:
+    """What names this Ray, and no other: one that is started anew has another name, unless it has kept all it knew."""
+    import ray
+
+    return str(ray.get_runtime_context().get_session_name())
+
+
 # -- speaking ----------------------------------------------------------------------------------------
 
 
@@ -169,6 +176,7 @@ class Envoy:
     async def serve(self) -> None:
         self.channel.setblocking(False)
         reader, self._writer = await asyncio.open_connection(sock=self.channel)
+        self.tell(["session", await asyncio.to_thread(_session)])
         self.tell(["here"])
         for order in self.rest:
             self._obey(order)
