@@ -138,6 +138,16 @@ def test_two_backends_that_share_a_queue() -> None:
     assert "TASKS['default'] and TASKS['second'] share: slow." in messages["manta.W004"].msg
 
 
+def test_two_backends_of_different_clusters_on_one_database() -> None:
+    second = {**GOOD, "QUEUES": ["own"], "OPTIONS": {"CLUSTER": "second"}}
+    messages = found(TASKS={"default": GOOD, "second": second})
+    assert set(messages) == {"manta.E015"}
+    words = "keep their tables in database 'default', and their CLUSTERs are 'default' and 'second'."
+    assert words in messages["manta.E015"].msg
+    second["OPTIONS"]["DATABASE"] = "other"
+    assert "manta.E015" not in found(TASKS={"default": GOOD, "second": second})
+
+
 def test_tables_in_another_database_and_atomic_tasks_on_such_a_set_up() -> None:
     messages = found(DATABASE_ROUTERS=["tests.test_checks.ToOther"])
     assert set(messages) == {"manta.W003", "manta.E007"}

@@ -88,6 +88,7 @@ def test_every_statement_has_a_comment_and_every_dialect_has_every_statement() -
         "hush_gone",
         "briefly",
         "compiles",
+        "lock_clusters",
         "arm_own",
         "heralds_for",
         "claim_line",

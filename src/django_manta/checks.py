@@ -41,6 +41,7 @@ CHECKS: Final[dict[str, str]] = {
     "manta.E012": "A task names an environment on Ray that RUNTIME_ENVS does not have.",
     "manta.E013": "A queue has the runner ray_job, and nothing says where Ray takes jobs.",
     "manta.E014": "manta's tables are in a database whose AUTOCOMMIT is off.",
+    "manta.E015": "Two backends keep their tables in one database and have different CLUSTERs.",
     "manta.W001": "SECRET_KEY is weak.",
     "manta.W002": "A queue has options but is not among QUEUES.",
     "manta.W003": "manta's tables are in another database than the data.",
@@ -193,6 +194,7 @@ def _check_database(backend: "MantaBackend") -> Iterator[CheckMessage]:
         )
         return
     yield from _check_vendor(backend.database)
+    yield from _check_cluster(backend)
     if backend.database == DEFAULT_DB_ALIAS:
         return
     data = data_databases()
@@ -204,6 +206,20 @@ def _check_database(backend: "MantaBackend") -> Iterator[CheckMessage]:
             id="manta.W003",
         )
     yield from _check_atomic_tasks(backend)
+
+
+def _check_cluster(backend: "MantaBackend") -> Iterator[CheckMessage]:
+    for alias in sorted(task_backends.settings):
+        other = task_backends[alias]
+        if alias <= backend.alias or not isinstance(other, type(backend)) or any(conf.problems_of(other.options)):
+            continue
+        if other.database == backend.database and other.config.cluster != backend.config.cluster:
+            yield Error(
+                f"TASKS[{backend.alias!r}] and TASKS[{alias!r}] keep their tables in database {backend.database!r}, "
+                f"and their CLUSTERs are {backend.config.cluster!r} and {other.config.cluster!r}.",
+                hint="One database holds one cluster: workers of the other one refuse to start. Give both the same.",
+                id="manta.E015",
+            )
 
 
 def _check_vendor(database: str) -> Iterator[CheckMessage]:

@@ -82,5 +82,9 @@ class WrongKey(TaskException):
     """This process signs with another key than the rest of its cluster."""
 
 
+class WrongCluster(TaskException):
+    """The database belongs to another cluster than the one that this process is configured for."""
+
+
 class LostLease(TaskException):
     """The run no longer belongs to this execution; whatever it did last was not recorded."""

@@ -14,7 +14,8 @@ from django.db.migrations.recorder import MigrationRecorder
 from django.test import override_settings
 
 from django_manta.commands import doctor, prune
-from django_manta.ledger import Ledger, house
+from django_manta.exceptions import WrongCluster
+from django_manta.ledger import Ledger, RayPlace, house
 from django_manta.models import Cluster, Queue, Run
 from django_manta.payload import Seal
 from django_manta.testing import run_all
@@ -335,3 +336,93 @@ def test_a_process_of_another_machine_is_not_meant_by_its_number() -> None:
     register(host="elsewhere", pid=4711)
     done = manta("health", "--worker", "4711")
     assert (done.code, done.out) == (1, "unhealthy: there is no worker '4711'\n")
+
+
+# -- a Ray that no worker speaks to ------------------------------------------------------------------
+
+
+@pytest.fixture
+def stranded() -> Any:
+    """A run that a lost worker left on a Ray to which nobody speaks, while a worker of another Ray lives."""
+    ledger = Ledger()
+    result = tasks.add.enqueue(1, 2)
+    seen_at = ledger.register(worker_record("left", runner="ray"))
+    assert ledger.know_foremen("left", [("foreman", "1")], RayPlace("session_1/manta", "ray-head:6379/manta"))
+    [_] = ledger.claim("left", ["default"], 1)
+    assert ledger.mark_lost("left", seen_at)
+    register("other", runner="ray")
+    assert ledger.know_foremen("other", [("foreman", "2")], RayPlace("session_2/manta", "ray-two:6379/manta"))
+    return result
+
+
+def test_who_looks_is_told_which_ray_a_worker_is_needed_for(stranded: Any) -> None:
+    words = (
+        "1 run of the lost worker left on the Ray at ray-head:6379/manta (session_1/manta), to which no living "
+        "worker speaks"
+    )
+    advice = (
+        "Start one with that RAY: manage.py manta worker --runner ray. If that Ray is gone for good: manage.py manta "
+        "recover left"
+    )
+    [line] = [line for line in manta_json("doctor")["checks"] if line["check"] == "orphans"]
+    assert (line["status"], line["message"], line["remedy"]) == ("wrong", words, advice)
+    assert manta("explain", stranded.id).lines[1] == f"It is one of {words}. {advice}."
+    # To start the process anew would not help.
+    done = manta("health")
+    assert (done.code, done.out) == (0, f"ok: database 'default' answers; {words}\n")
+    [finding] = manta_json("fsck")["findings"]
+    assert (finding["check"], finding["run_id"]) == ("stranded", stranded.id)
+    assert finding["detail"] == "RUNNING on the Ray at ray-head:6379/manta, to which no living worker speaks: left"
+    # One that speaks to it needs nobody's help.
+    register("new", runner="ray")
+    Ledger().know_foremen("new", [], RayPlace("session_3/manta", "ray-head:6379/manta"))
+    assert manta("fsck").code == 0
+    assert manta("health").out == "ok: database 'default' answers\n"
+    [line] = [line for line in manta_json("doctor")["checks"] if line["check"] == "orphans"]
+    assert line["remedy"].startswith("A live worker recovers them")
+
+
+def test_what_was_on_a_ray_that_is_gone_for_good_is_recovered_by_a_command(stranded: Any) -> None:
+    with pytest.raises(CommandError, match="There is no worker 'nobody'"):
+        manta("recover", "left", "nobody")
+    with pytest.raises(CommandError, match="Worker other was not declared lost: its runs are its own"):
+        manta("recover", "other")
+    stranded.refresh()
+    assert stranded.state == "RUNNING"
+    assert manta("recover", "left").out == "Recovered 1 run: 1 READY.\n"
+    stranded.refresh()
+    assert [attempt.outcome.value for attempt in stranded.history] == ["LOST"]
+    assert manta_json("recover", "left") == {"recovered": 0, "states": {}}
+    assert manta("fsck").code == 0
+
+
+# -- the cluster of the database ---------------------------------------------------------------------
+
+
+def test_a_database_of_another_cluster_is_a_problem_until_it_is_renamed() -> None:
+    assert manta("cluster").out == "Database 'default' belongs to no cluster yet; CLUSTER is 'default'.\n"
+    Ledger().check_key(Seal("default"))
+    with with_options(CLUSTER="shop"):
+        run = tasks.add.enqueue(1, 2)
+        [line] = [line for line in manta_json("doctor")["checks"] if line["check"] == "key"]
+        assert line["status"] == "wrong"
+        assert "the database belongs to the cluster 'default', and CLUSTER is 'shop'" in line["message"]
+        assert line["remedy"].endswith("manage.py manta cluster --rename shop")
+        with pytest.raises(WrongCluster, match="belongs to the cluster 'default', and CLUSTER is 'shop'"):
+            run_all()
+        with pytest.raises(CommandError, match="Unfinished: 1 run. Those that were enqueued under the former name"):
+            manta("cluster", "--rename", "shop")
+        with pytest.raises(CommandError, match="CLUSTER must be a name, not ''"):
+            manta("cluster", "--rename", "")
+        register("alive")
+        with pytest.raises(CommandError, match="Workers of the former name live: alive"):
+            manta("cluster", "--rename", "shop", "--force")
+        Ledger().leave("alive")
+        assert manta("cluster", "--rename", "shop", "--force").lines == [
+            "Renamed 'default'. Set CLUSTER = 'shop' for every process.",
+            "Database 'default' belongs to the cluster 'shop'; CLUSTER is 'shop'.",
+        ]
+        run_all()
+        run.refresh()
+        assert run.state == "SUCCESSFUL"
+        assert manta_json("cluster") == {"database": "default", "clusters": ["shop"], "setting": "shop"}

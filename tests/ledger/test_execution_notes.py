@@ -1,14 +1,17 @@
 """What an execution tells while it runs, what is read back, and the key of the cluster."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from django.test import override_settings
 
-from django_manta.exceptions import WrongKey
+from django_manta.exceptions import WrongCluster, WrongKey
 from django_manta.ids import new_run_id
-from django_manta.ledger import Ledger
+from django_manta.ledger import Ledger, clusters, own_session
 from django_manta.payload import Seal
 from django_manta.states import Outcome, State
-from tests.ledger.given import claimed, enqueue, settlement, sql, the
+from tests.ledger.given import claimed, enqueue, settlement, sql, the, worker_record
 
 # -- progress and metadata -----------------------------------------------------------------------
 
@@ -114,8 +117,63 @@ def test_a_key_is_rotated_by_way_of_the_fallbacks(ledger: Ledger) -> None:
         ledger.check_key(seal(OLD))
 
 
-def test_each_cluster_has_its_own_key(ledger: Ledger) -> None:
+def test_a_database_belongs_to_the_cluster_that_came_first(ledger: Ledger) -> None:
     ledger.check_key(seal(OLD))
-    ledger.check_key(seal(NEW, cluster="there"))
-    assert [name for name, _ in remembered(ledger)] == ["here", "there"]
+    refusal = r"belongs to the cluster 'here', and CLUSTER is 'there'.*manta cluster --rename there"
+    with pytest.raises(WrongCluster, match=refusal):
+        ledger.check_key(seal(OLD, cluster="there"))
+    assert [name for name, _ in remembered(ledger)] == ["here"]
     assert seal(OLD).fingerprint != seal(OLD, cluster="there").fingerprint
+
+
+def test_a_cluster_is_renamed_when_none_of_its_workers_lives(ledger: Ledger) -> None:
+    ledger.check_key(seal(OLD))
+    seen_at = ledger.register(worker_record("alive", cluster="here"))
+    with override_settings(SECRET_KEY=OLD):
+        with pytest.raises(WrongCluster, match="Workers of the former name live: alive. Stop them first."):
+            clusters.rename(ledger, Seal("there"))
+        ledger.mark_lost("alive", seen_at)
+        # One that is silent, and that nobody was left to declare lost.
+        ledger.register(worker_record("silent", cluster="here", lease_seconds=0.0))
+        assert clusters.rename(ledger, Seal("there")) == ["here"]
+    assert remembered(ledger) == [("there", seal(OLD, cluster="there").fingerprint)]
+    ledger.check_key(seal(OLD, cluster="there"))
+    with pytest.raises(WrongCluster):
+        ledger.check_key(seal(OLD))
+    # Only who has the key.
+    with override_settings(SECRET_KEY=WRONG), pytest.raises(WrongKey, match="which this process does not have"):
+        clusters.rename(ledger, Seal("mine"))
+
+
+def test_what_is_left_of_another_cluster_is_forgotten_unless_its_workers_live(ledger: Ledger) -> None:
+    """Before there was this rule a database could hold several."""
+    ledger.check_key(seal(OLD))
+    sql(ledger, "INSERT INTO manta_cluster (name, key_fingerprint, leader, term) VALUES ('there', 'x', '', 0)")
+    seen_at = ledger.register(worker_record("alive", cluster="there"))
+    with pytest.raises(WrongCluster, match="belongs to the cluster 'there', and .* Workers of it live: alive."):
+        ledger.check_key(seal(OLD))
+    ledger.mark_lost("alive", seen_at)
+    ledger.check_key(seal(OLD))
+    assert [name for name, _ in remembered(ledger)] == ["here"]
+
+
+@pytest.mark.postgres
+def test_of_two_first_workers_with_different_names_one_is_refused(committed: None) -> None:
+    barrier = threading.Barrier(8)
+
+    def join(number: int) -> bool:
+        session = own_session()
+        try:
+            session.rows("clock", {})
+            barrier.wait(10)
+            Ledger(session).check_key(seals[number])
+        except WrongCluster:
+            return False
+        else:
+            return True
+        finally:
+            session.close()
+
+    seals = [seal(OLD, cluster=f"cluster {number}") for number in range(8)]
+    with ThreadPoolExecutor(8) as threads:
+        assert sum(threads.map(join, range(8))) == 1

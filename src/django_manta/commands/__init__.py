@@ -26,6 +26,8 @@ VERBS = (
     "pause",
     "resume",
     "prune",
+    "recover",
+    "cluster",
     "fsck",
     "doctor",
     "health",

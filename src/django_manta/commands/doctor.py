@@ -24,8 +24,8 @@ from django_manta.commands.fsck import remedy
 from django_manta.commands.pause import paused
 from django_manta.commands.printing import Printer, add_format, duration, moment, runs
 from django_manta.conf import ON_RAY
-from django_manta.ledger import Ledger, fsck, house, own_session, tokens
-from django_manta.models import Cluster, Run
+from django_manta.ledger import Ledger, clusters, fsck, house, own_session, tokens
+from django_manta.models import Run
 from django_manta.worker import doorbell
 
 HELP = "find what is wrong, and say what to do"
@@ -198,8 +198,18 @@ def _clock(backend: MantaBackend) -> Iterator[Line]:
 
 def _key(backend: MantaBackend) -> Iterator[Line]:
     cluster, seal = backend.config.cluster, backend.seal
-    known = Cluster.objects.using(backend.database).filter(pk=cluster)
-    stored = known.values_list("key_fingerprint", flat=True).first()
+    known = clusters.known(backend.ledger)
+    others = ", ".join(map(repr, sorted(known.keys() - {cluster})))
+    if others:
+        yield Line(
+            "key",
+            WRONG,
+            f"the database belongs to the cluster {others}, and CLUSTER is {cluster!r}: one of them has no workers",
+            f"One database holds one cluster: set CLUSTER as it was, or: manage.py manta cluster --rename {cluster}",
+        )
+    stored = known.get(cluster)
+    if stored is None and others:
+        return
     if stored is None:
         yield Line("key", OK, f"cluster {cluster!r} has none yet: the first worker leaves its key's fingerprint")
     elif stored == seal.fingerprint:

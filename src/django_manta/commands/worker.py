@@ -19,7 +19,7 @@ from django_manta.backoff import LONGEST_SECONDS
 from django_manta.commands import reloading
 from django_manta.commands.choosing import backend_of, names
 from django_manta.conf import ON_RAY, RUNNERS
-from django_manta.exceptions import WrongKey
+from django_manta.exceptions import WrongCluster, WrongKey
 from django_manta.worker import events
 from django_manta.worker.dispatch import Tier
 
@@ -62,7 +62,7 @@ def handle(command: BaseCommand, options: dict[str, Any]) -> int:
 
     try:
         return Worker(given).run()
-    except (WrongKey, ImproperlyConfigured) as error:
+    except (WrongCluster, WrongKey, ImproperlyConfigured) as error:
         raise CommandError(str(error)) from error
 
 

@@ -20,7 +20,7 @@ from django.db import Error as AnyDatabaseError
 
 from django_manta import text
 from django_manta.exceptions import WrongKey
-from django_manta.ledger import bad_rows, claiming, conflicts, graph, rows, settling
+from django_manta.ledger import bad_rows, claiming, clusters, conflicts, graph, rows, settling
 from django_manta.ledger.marks import Marks
 from django_manta.ledger.records import (
     AttemptRecord,
@@ -478,9 +478,11 @@ class Ledger:
         return {row[0] for row in taken}
 
     def check_key(self, seal: Seal) -> None:
-        """Raise WrongKey if this process signs with a key that its cluster does not know."""
-        self.session.run("remember_key", {"cluster": seal.cluster, "fingerprint": seal.fingerprint})
-        [[stored]] = self.session.rows("read_key", {"cluster": seal.cluster})
+        """
+        Raise WrongCluster if the database belongs to another cluster, WrongKey if this process signs with a key that
+        its cluster does not know.
+        """
+        stored = clusters.join(self, seal)
         if stored == seal.fingerprint:
             return
         if stored not in seal.accepted_fingerprints:

@@ -472,6 +472,8 @@ class Worker:
         self.runner.drop()
         while True:
             try:
+                # Meanwhile the database may have been given to another cluster, or key.
+                self._ledger.check_key(self.backend.seal)
                 self._begin()
                 break
             except DatabaseError as error:
