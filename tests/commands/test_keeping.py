@@ -168,7 +168,18 @@ def test_a_doctor_who_finds_nothing_says_what_was_looked_at() -> None:
     assert [line.split()[:2] for line in done.lines] == [
         ["ok", check]
         for check in (
-            *("settings", "database", "migrations", "doorbell", "clock", "key", "workers", "orphans", "ledger"),
+            *(
+                "settings",
+                "database",
+                "migrations",
+                "doorbell",
+                "clock",
+                "key",
+                "workers",
+                "orphans",
+                "retention",
+                "ledger",
+            ),
         )
     ]
     assert manta("doctor", "--format", "json").data["ok"] is True

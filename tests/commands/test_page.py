@@ -46,7 +46,18 @@ def test_every_flag_of_every_verb_is_documented(verb: str) -> None:
 def test_every_line_of_the_doctor_is_documented() -> None:
     rows = [code(row["line"]) for row in table(PAGE, "doctor")]
     assert rows == [
-        *("settings", "database", "migrations", "doorbell", "clock", "key", "workers", "orphans", "ledger"),
+        *(
+            "settings",
+            "database",
+            "migrations",
+            "doorbell",
+            "clock",
+            "key",
+            "workers",
+            "orphans",
+            "retention",
+            "ledger",
+        ),
     ]
 
 

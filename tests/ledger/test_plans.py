@@ -52,6 +52,7 @@ ASKED: dict[str, dict[str, Any]] = {
         "after_time": "2001-01-01 00:00:00.000000",
         "after_id": NOBODY.hex,
         "limit": 1_000,
+        "backends": ["default"],
     },
     "delete": {"ids": IDS},
     "cancel": {"ids": IDS, "reason": ""},
@@ -281,6 +282,27 @@ def test_no_statement_of_a_worker_is_compiled(subtests: pytest.Subtests) -> None
 
 
 @pytest.mark.postgres
+@pytest.mark.django_db(transaction=True, available_apps=["django_manta"])
+def test_retention_reads_no_more_because_another_alias_keeps_its_runs_for_ever() -> None:
+    """They stand before all that is to go, and the index does not know whose they are."""
+    session: Any = PostgresSession()
+    ledger = Ledger(session)
+    try:
+        fill(ledger, 20_000)
+        ended = "state = 'FAILED', finished_at = enqueued_at - '1 day'::interval"
+        sql(ledger, f"UPDATE manta_run SET backend = 'keeps', {ended}")
+        sql(ledger, "VACUUM ANALYZE manta_run")
+        asked = ASKED["prunable"] | {"limit": BATCH}
+        for generic in (False, True):
+            found = scans(ledger, "prunable", asked, generic=generic, run=True)
+            assert {scan["Index Name"] for scan in found if scan["Actual Loops"]} == {"manta_run_finished"}
+            assert sum(map(rows_read, found)) <= BATCH
+    finally:
+        sql(ledger, "TRUNCATE manta_run, manta_attempt")
+        session.close()
+
+
+@pytest.mark.postgres
 @pytest.mark.django_db(transaction=True)
 def test_nothing_is_compiled_where_an_application_releases_dependents() -> None:
     """On its own connection, where reading whole tables is forbidden for as long as that takes, too."""
@@ -296,7 +318,7 @@ def test_nothing_is_compiled_where_an_application_releases_dependents() -> None:
 
 # -- SQLite --------------------------------------------------------------------------------------
 
-ON_POSTGRES_ONLY = {"claim_line", "claim_behind", "settle_well", "tell_own"}
+ON_POSTGRES_ONLY = {"arm_free", "claim_line", "claim_behind", "settle_well", "tell_own"}
 
 
 @pytest.mark.sqlite

@@ -44,6 +44,23 @@ def test_what_has_not_ended_cannot_be_pruned(ledger: Ledger, state: State) -> No
         ledger.prune(state, ANY_AGE)
 
 
+def test_only_runs_of_the_given_aliases_go_and_the_others_are_passed_over(ledger: Ledger) -> None:
+    kept = [enqueue(ledger, backend=alias)[0] for alias in ("keeps", "keeps", "gone")]
+    going = enqueue(ledger, 3, backend="goes")
+    ledger.cancel([*kept, *going])
+    after, steps = None, []
+    while True:
+        step = ledger.prune(State.CANCELLED, ANY_AGE, limit=2, after=after, backends=["goes", "nobody"])
+        steps.append(step.deleted)
+        after = step.next
+        if after is None:
+            break
+    assert sum(steps) == 3
+    # Six were there, two at a time, wherever those stood that went.
+    assert len(steps) == 4
+    assert [run.id for run in ledger.fetch([*kept, *going])] == kept
+
+
 def test_what_ended_lately_stays(ledger: Ledger) -> None:
     young, old = enqueue(ledger, 2)
     ledger.cancel([young, old])

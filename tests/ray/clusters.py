@@ -73,11 +73,13 @@ def add_node(cluster: Any, **arguments: Any) -> Any:
 def be_patient() -> None:
     """
     A node has 30 seconds to start, and its agent 15 to tell its ports, neither of which can be configured: a
-    machine that many use needs more. Without ``ray[default]`` there are no such ports, which can be told at once.
+    machine that many use needs more. Without ``ray[default]`` there are no such ports, and without a dashboard nobody
+    needs them: that can be told at once.
     """
     from ray._private import services
     from ray._private.node import Node
 
+    has_agents = find_spec("grpc") is not None and find_spec("opencensus") is not None
     get_node, start_raylet = services.get_node, Node.start_raylet
 
     def get_node_patiently(*args: Any) -> Any:
@@ -91,13 +93,14 @@ def be_patient() -> None:
                 time.sleep(0.2)
 
     def start_raylet_prepared(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if has_agents and self._ray_params.include_dashboard:
+            return start_raylet(self, *args, **kwargs)
         for name in ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port"):
             (Path(self.get_session_dir_path()) / f"{name}_{self.node_id}").write_text("-1")
         return start_raylet(self, *args, **kwargs)
 
     services.get_node = get_node_patiently
-    if find_spec("grpc") is None or find_spec("opencensus") is None:
-        Node.start_raylet = start_raylet_prepared
+    Node.start_raylet = start_raylet_prepared
 
 
 def foremen() -> list[psutil.Process]:

@@ -26,7 +26,7 @@ from django_manta.commands.printing import Printer, add_format, duration, moment
 from django_manta.conf import ON_RAY
 from django_manta.ledger import Ledger, clusters, fsck, house, own_session, tokens
 from django_manta.models import Run
-from django_manta.worker import doorbell
+from django_manta.worker import doorbell, retention
 
 HELP = "find what is wrong, and say what to do"
 
@@ -43,6 +43,9 @@ _COUNT_LIMIT = 1_000
 
 #: What lost workers hold has a line of its own.
 _TOLD = ("orphaned", "stranded")
+
+#: Retention is looked after where runs are oldest.
+_OLDEST = 10_000
 
 OK, WARNING, WRONG = "ok", "warning", "wrong"
 
@@ -91,7 +94,7 @@ def examine(backend: MantaBackend) -> Iterator[Line]:
         yield from found
         if any(line.status == WRONG for line in found):
             return
-    for check in (_doorbell, _clock, _key, _workers, _orphans, _ledger):
+    for check in (_doorbell, _clock, _key, _workers, _orphans, _retention, _ledger):
         yield from _safely(check, backend)
 
 
@@ -320,6 +323,19 @@ def _orphans(backend: MantaBackend) -> Iterator[Line]:
         f"{more}{runs(len(found))} held by workers that are gone ({', '.join(holders[:3])})",
         "A live worker recovers them within seconds: start one, or look at its log.",
     )
+
+
+def _retention(backend: MantaBackend) -> Iterator[Line]:
+    kept = retention.unnamed(backend.ledger, backend.database, _OLDEST)
+    for alias, number in kept.items():
+        yield Line(
+            "retention",
+            WARNING,
+            f"at least {runs(number)} that ended are of the alias {alias!r}, which TASKS does not name: they are kept",
+            "Name it in TASKS, with a RETENTION: they are removed as that says.",
+        )
+    if not kept:
+        yield Line("retention", OK, f"the oldest {_OLDEST} runs of each end are of aliases that TASKS names")
 
 
 def _ledger(backend: MantaBackend) -> Iterator[Line]:

@@ -55,6 +55,8 @@ class Pruned:
     deleted: int
     refused: tuple[UUID, ...]
     next: tuple[datetime, UUID] | None
+    #: The last run that was looked at, also if none follows; None if there was none.
+    reached: tuple[datetime, UUID] | None = None
 
 
 class Ledger:
@@ -169,31 +171,44 @@ class Ledger:
         *,
         limit: int = 1_000,
         after: tuple[datetime, UUID] | None = None,
+        backends: Sequence[str] | None = None,
     ) -> Pruned:
         """
-        Delete up to ``limit`` runs that ended in ``state`` longer than ``age`` ago.
+        Look at up to ``limit`` runs that ended in ``state`` longer than ``age`` ago, and delete those that may go: of
+        the aliases ``backends``, or of all.
 
         A row that cannot be deleted (a foreign key of yours protects it) is reported and passed
         over; ``after``, from the step before, keeps the next step from meeting it again.
         """
         if state not in ENDS:
             raise ValueError(f"Only finished runs can be pruned, not {state}.")
-        after_time, after_id = after or (_LONG_AGO, UUID(int=0))
-        found = self.session.rows(
-            "prunable",
-            {
-                "state": state.value,
-                "age": age.total_seconds(),
-                "after_time": self.dialect.moment(after_time),
-                "after_id": after_id.hex,
-                "limit": limit,
-            },
-        )
-        ids = [self.dialect.read_id(row[0]) for row in found]
+        found = self.prunable(state, age, limit, after, backends)
+        ids = [run_id for run_id, _, goes in found if goes]
         refused: list[UUID] = []
         deleted = self._delete(ids, refused) if ids else 0
-        last = (self.dialect.read_moment(found[-1][1]), ids[-1]) if len(found) == limit else None
-        return Pruned(deleted, tuple(refused), last)
+        last = (found[-1][1], found[-1][0]) if found else None
+        return Pruned(deleted, tuple(refused), last if len(found) == limit else None, last)
+
+    def prunable(
+        self,
+        state: State,
+        age: timedelta,
+        limit: int,
+        after: tuple[datetime, UUID] | None = None,
+        backends: Sequence[str] | None = None,
+    ) -> list[tuple[UUID, datetime, bool]]:
+        """Runs that ended so long ago, when they did, and whether they may go: see prune()."""
+        after_time, after_id = after or (_LONG_AGO, UUID(int=0))
+        params = {
+            "state": state.value,
+            "age": age.total_seconds(),
+            "after_time": self.dialect.moment(after_time),
+            "after_id": after_id.hex,
+            "limit": limit,
+            "backends": None if backends is None else self.dialect.listing(backends),
+        }
+        found = self.session.rows("prunable", params)
+        return [(self.dialect.read_id(row[0]), self.dialect.read_moment(row[1]), bool(row[2])) for row in found]
 
     def _delete(self, ids: list[UUID], refused: list[UUID]) -> int:
         try:

@@ -4,8 +4,9 @@ What workers need of the ledger beside moving runs: looking, leases, leadership.
 Functions over a Ledger, each one cheap statement.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from json import loads
 from uuid import UUID
 
@@ -173,13 +174,24 @@ def count_ended(ledger: Ledger, within: timedelta, limit: int) -> dict[State, Co
     return {State(state): Counted(*counted) for state, *counted in ledger.session.rows("count_ended", params)}
 
 
-def count_prunable(ledger: Ledger, state: State, age: timedelta, limit: int) -> int:
-    """How many runs retention would remove, at most ``limit``."""
-    params = {
-        "state": state.value,
-        "age": age.total_seconds(),
-        "after_time": ledger.dialect.moment(datetime.fromtimestamp(0, UTC)),
-        "after_id": UUID(int=0).hex,
-        "limit": limit,
-    }
-    return len(ledger.session.rows("prunable", params))
+def count_prunable(
+    ledger: Ledger, state: State, age: timedelta, limit: int, backends: Sequence[str] | None = None
+) -> int:
+    """How many runs (of these aliases) retention would remove, at most ``limit``."""
+    count, after = 0, None
+    while count < limit:
+        found = ledger.prunable(state, age, limit, after, backends)
+        count += sum(goes for *_, goes in found)
+        if len(found) < limit:
+            break
+        after = found[-1][1], found[-1][0]
+    return min(count, limit)
+
+
+def count_oldest(ledger: Ledger, limit: int) -> dict[str, int]:
+    """Finished runs by alias, of the oldest ``limit`` of each end."""
+    counted: dict[str, int] = {}
+    for state in sorted(ENDS):
+        for backend, runs in ledger.session.rows("count_oldest", {"state": state.value, "limit": limit}):
+            counted[backend] = counted.get(backend, 0) + runs
+    return counted

@@ -18,7 +18,7 @@ from django.db import Error as DatabaseError
 from django_manta.execution import announce
 from django_manta.ledger import Ledger, Orphan, Settled, graph, house, own_session
 from django_manta.states import ENDS, State
-from django_manta.worker import losses
+from django_manta.worker import losses, retention
 from django_manta.worker.duty import Duty
 from django_manta.worker.events import tell
 from django_manta.worker.settling import ASIDE_SECONDS, LONGEST_ASIDE_SECONDS
@@ -34,9 +34,6 @@ LATE_SECONDS = 1.0
 
 #: Rows per statement.
 BATCH = 1_000
-
-#: Between two batches the others get their turn.
-_PAUSE_SECONDS = 0.05
 
 
 class Caretaker(Duty):
@@ -55,6 +52,7 @@ class Caretaker(Duty):
         self._prune_at = time.monotonic() + 5.0
         self._was_late = False
         self._aside = PutAside()
+        self._retention = retention.Retention(backend.database)
 
     def recover_soon(self) -> None:
         """Somebody was lost: see what they held."""
@@ -100,10 +98,13 @@ class Caretaker(Duty):
         def urgent() -> None:
             self._do_what_is_urgent(ledger)
 
-        urgent()
-        if self._tell.is_set():
-            self._tell.clear()
-            spread_the_word(self.backend, ledger, self._stop, between=urgent)
+        def others() -> None:
+            urgent()
+            if self._tell.is_set():
+                self._tell.clear()
+                spread_the_word(self.backend, ledger, self._stop, between=urgent)
+
+        others()
         now = time.monotonic()
         if now >= self._prune_at + LATE_SECONDS and not self._was_late:
             self._prune_at, self._was_late = now + LATE_SECONDS, True
@@ -111,7 +112,7 @@ class Caretaker(Duty):
             self._was_late = False
             self._prune_at = now + PRUNE_SECONDS
             if house.lead(ledger, self.backend.config.cluster, self.worker) is not None:
-                prune(self.backend, ledger, self._stop, between=urgent)
+                self._retention.go_on(ledger, {}, self._stop, between=others)
                 house.forget_lost_workers(ledger)
 
     def _do_what_is_urgent(self, ledger: Ledger) -> None:
@@ -173,7 +174,7 @@ def recover(backend: Any, ledger: Ledger, aside: PutAside | None = None) -> int:
 def recover_worker(backend: Any, ledger: Ledger, worker: str) -> list[State]:
     """Settle some of what one lost worker held, wherever that was: nobody will ever know. Where that led."""
     orphans = {orphan.token: orphan for orphan in ledger.orphans(worker, BATCH)}
-    settled = ledger.recover_these(list(orphans.values()), max_losses_of)
+    settled = losses.recover(ledger, list(orphans.values()))
     recovered(backend, ledger, orphans, settled)
     return list(settled.moved.values())
 
@@ -244,39 +245,3 @@ def spread_the_word(
             break
         between()
     return moved
-
-
-def prune(
-    backend: Any,
-    ledger: Ledger,
-    stop: threading.Event | None = None,
-    *,
-    between: Callable[[], None] = _no_others,
-) -> dict[State, int]:
-    """
-    Remove finished runs that are past their retention. How many, by state. ``between`` steps others have their turn.
-    """
-    removed: dict[State, int] = {}
-    for name, age in backend.config.retention.items():
-        if age is None:
-            continue
-        state, after = State(name), None
-        while stop is None or not stop.is_set():
-            step = ledger.prune(state, age, limit=BATCH, after=after)
-            removed[state] = removed.get(state, 0) + step.deleted
-            if step.refused:
-                logger.warning(
-                    "Retention could not remove %s %s runs (first: %s): other rows refer to them.",
-                    len(step.refused),
-                    state,
-                    step.refused[0],
-                )
-            after = step.next
-            if after is None:
-                break
-            time.sleep(_PAUSE_SECONDS)
-            between()
-    while (stop is None or not stop.is_set()) and ledger.forget_workflows(BATCH) == BATCH:
-        time.sleep(_PAUSE_SECONDS)
-        between()
-    return removed
