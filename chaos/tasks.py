@@ -3,6 +3,7 @@
 import asyncio
 import time
 from datetime import timedelta
+from pathlib import Path
 
 from django.db import connection
 
@@ -111,3 +112,29 @@ def carry(padding: str) -> None:
 def trial(number: int) -> int:
     """Is found by its argument, also where the caller never learned its id."""
     return number
+
+
+@task(takes_context=True)
+def stay(context: TaskContext, until: str) -> None:
+    """Leaves a mark that stays whatever becomes of the run, and ends when there is such a file."""
+    _mark("chaos_start", context)
+    _stay(until)
+
+
+@task(takes_context=True, atomic=True, timeout=600)
+def stay_and_effect(context: TaskContext, until: str) -> None:
+    """The same, and leaves a mark that stays if and only if the run succeeds."""
+    beside = connection.copy()
+    try:
+        with beside.cursor() as cursor:
+            cursor.execute("INSERT INTO chaos_start (run_id) VALUES (%s)", [context.run_id])
+    finally:
+        beside.close()
+    _stay(until)
+    _mark("chaos_effect", context)
+
+
+def _stay(until: str) -> None:
+    deadline = time.monotonic() + 540
+    while not Path(until).exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
