@@ -46,6 +46,17 @@ def test_everything_is_taken_once_and_in_order(ledger: Ledger, mine: marks.Marks
     assert found == [run_id for *_, run_id in sorted(wanted)]
 
 
+def test_no_more_queues_are_remembered_than_may_matter(ledger: Ledger, mine: marks.Marks) -> None:
+    """A queue for each customer: other names each day."""
+    for number in range(300):
+        queue = f"customer-{number}"
+        enqueue(ledger, queue=queue)
+        assert len(ledger.claim("worker", [queue, "default"], 5, marks=mine)) == 1
+    assert len(mine._lines) == marks.REMEMBERED
+    # What is looked at all the time stays.
+    assert "default" in mine._lines
+
+
 def test_what_comes_before_the_mark_by_priority_is_taken_first(ledger: Ledger, mine: marks.Marks) -> None:
     enqueue(ledger, 10)
     take(ledger, mine, 4)

@@ -235,6 +235,17 @@ def test_a_claim_that_asked_for_nothing_of_the_kind_says_nothing(pool: Children)
     assert want.limit == WINDOW_RUNS
 
 
+def test_what_queues_held_is_forgotten_when_nothing_is_claimed_from_them_any_more(dispatcher: Dispatcher) -> None:
+    for number in range(5_000):
+        queue = f"customer-{number}"
+        dispatcher.take_on([flight(queue=queue, concurrent=True)])
+        dispatcher.backlog.clear()
+        dispatcher.appetite([queue, "default"], NOW)
+    assert len(dispatcher._kinds) < 200
+    # Of those that are claimed from it is known.
+    assert [appetite.queues for appetite in dispatcher.appetite([queue, "default"], NOW)] == [["default"], [queue]]
+
+
 def test_coroutines_do_not_count_for_the_others(dispatcher: Dispatcher) -> None:
     full(dispatcher)
     bring(dispatcher, CLAIM_LIMIT, concurrent=True)

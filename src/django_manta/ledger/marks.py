@@ -39,6 +39,9 @@ CLAIM_SECONDS = 0.0001
 #: For so many priorities the last run is remembered: for the highest, which are looked at first.
 PRIORITIES = 8
 
+#: And for so many queues, the last that were looked at: there may be one for each customer, and others tomorrow.
+REMEMBERED = 100
+
 #: Of more queues than this all are looked at in one statement: behind marks each would be one of its own.
 QUEUES = 4
 
@@ -147,7 +150,10 @@ class Marks:
         as many as were asked for. ``in_company``, some of that may be due to what was done together with it: that
         alone makes no queue a dear one.
         """
-        line = self._lines.setdefault(queue, _Line())
+        # The one that was looked at last comes last.
+        line = self._lines[queue] = self._lines.pop(queue) if queue in self._lines else _Line()
+        if len(self._lines) > REMEMBERED:
+            del self._lines[next(iter(self._lines))]
         if full:
             # Of a priority that it did not come to, something may be before the mark. Of those above it is all taken.
             last = min((claim.priority for claim in claims), default=None)

@@ -36,6 +36,9 @@ CLAIM_LIMIT = 1_000
 HELPING_RUNS, HELPING_SMALL, HELPING_SECONDS = 1_000, 256, 0.25
 HELPING_LEFT, HELPING_LEFT_SECONDS = 20, 0.01
 
+#: Of so many queues that nothing is claimed from any more one remembers what they held.
+STALE_QUEUES = 100
+
 #: A head that takes longer than this gives up its mates, and what waits longer for a child is given back.
 SLOW_SECONDS = 0.05
 
@@ -141,6 +144,8 @@ class Dispatcher:
         Queues that hold nothing but coroutines are asked for as many as their child has slots for;
         the others for what the children for plain functions can take. Neither waits for the other.
         """
+        if len(self._kinds) > len(queues) + STALE_QUEUES:
+            self._kinds = {queue: kinds for queue, kinds in self._kinds.items() if queue in set(queues)}
         waiting = sum(1 for flight in self.backlog if flight.concurrent)
         only_async = [queue for queue in queues if self._kinds.get(queue) == {True}]
         wanted = self._room(now)
