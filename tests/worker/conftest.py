@@ -27,7 +27,9 @@ type Start = Callable[..., WorkerProcess]
 class WorkerProcess:
     """``manage.py manta worker`` as a person would start it, in a process group of its own."""
 
-    def __init__(self, environment: dict[str, str], log: Path, *flags: str, **options: Any) -> None:
+    def __init__(
+        self, environment: dict[str, str], log: Path, *flags: str, module: str = "tests.manage", **options: Any
+    ) -> None:
         self.log = log
         module = environment.get("MANTA_TEST_MODULE", "tests.manage")
         with log.open("a") as output:

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from datetime import timedelta
+from itertools import pairwise
 from uuid import UUID
 
 import pytest
@@ -10,11 +12,14 @@ from django.db import connection, transaction
 from django_manta import State, promise, reject, resolve, ringing
 from django_manta.ledger import Ledger, fsck, graph, own_session
 from django_manta.models import Gate, Herald, Run
+from django_manta.result import refresh_all
 from django_manta.states import Outcome
 from django_manta.testing import run_all
+from django_manta.workflow import own
 from tests.app.tasks import fail, fail_first
 from tests.ledger.given import claimed, settlement, sql
 from tests.worker.conftest import Start, ended, start_worker  # noqa: F401 (a fixture)
+from tests.worker.seldom import LOOK_SECONDS
 from tests.workflow.conftest import state, states
 from tests.workflow.tasks import BROKEN, descend, fragile, later_twice, look_upstream, merge_sort, same, spread
 
@@ -178,6 +183,25 @@ def test_fsck_waits_for_nobody() -> None:
 
 
 # -- real workers ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.postgres  # which locks rows
+def test_no_step_of_a_chain_waits_for_a_look_because_somebody_counts_the_next_one(
+    start_worker: Start,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As where steps are added to what is there already: to count one, a process locks the one before."""
+    monkeypatch.setattr(own, "runs", lambda database: set())
+    start_worker("--processes", "2", module="tests.worker.seldom").ready()
+    for _ in range(8):
+        with transaction.atomic():
+            chain = [same.enqueue(0)]
+            for _ in range(49):
+                chain.append(same.enqueue(chain[-1]))
+        ended(chain[-1], limit=60)
+        refresh_all(chain)
+        waited = [after.started_at - before.finished_at for before, after in pairwise(chain)]
+        assert max(waited) < timedelta(seconds=LOOK_SECONDS - 1)
 
 
 def test_a_worker_does_it_all(start_worker: Start) -> None:  # noqa: F811

@@ -96,6 +96,8 @@ class Passed:
     locked: int = 0
     #: The runs that were not counted, because somebody holds them or what they wait for.
     left: set[UUID] = field(default_factory=set)
+    #: Whether some who wait were not told, because somebody holds them.
+    untold: bool = False
     #: Whether there are gates and heralds behind those that were found.
     more: bool = False
 
@@ -114,6 +116,7 @@ class Passed:
         self.done += other.done
         self.locked += other.locked
         self.left |= other.left
+        self.untold |= other.untold
         self.more |= other.more
         return self
 
@@ -338,6 +341,7 @@ def tell(ledger: "Ledger", ids: Iterable[UUID], *, at_once: int = TELL_AT_ONCE) 
         again = left is Left.MORE or (left is Left.HELD and not tried_again)
         # Who holds a join is most often another worker that tells it of another run, and is done in a moment.
         tried_again = tried_again or left is Left.HELD
+        passed.untold |= left is Left.HELD and not again
         heralds = [*heralds, *more] if again else more
         if time.monotonic() >= until:
             break

@@ -228,6 +228,8 @@ class Settled:
     claims: "list[Claimed] | None" = None
     #: What the database refuses to settle at all, and with which words: try it again later, without the others.
     refused: Mapping[int, str] = MappingProxyType({})
+    #: Whether some who wait could not be told, because somebody holds them: for the next look.
+    untold: bool = False
 
     def __or__(self, other: "Settled") -> "Settled":
         return Settled(
@@ -239,6 +241,7 @@ class Settled:
             self.ended + other.ended,
             self.claims if other.claims is None else other.claims,
             {**self.refused, **other.refused},
+            self.untold or other.untold,
         )
 
 

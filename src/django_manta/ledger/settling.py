@@ -260,7 +260,7 @@ def _spread(ledger: "Ledger", done: _Batch) -> Settled:
     except DatabaseError:
         logger.warning("Could not tell who waits for what was settled; the caretaker will.", exc_info=True)
         return Settled(done.moved)
-    return Settled(done.moved, ready=frozenset(passed.queues), ended=tuple(passed.ended))
+    return Settled(done.moved, ready=frozenset(passed.queues), ended=tuple(passed.ended), untold=passed.untold)
 
 
 def _missing(ledger: "Ledger", batch: list[Settleable], done: _Batch, worker: str | None, recovering: bool) -> Settled:

@@ -16,6 +16,21 @@ LOOK_SECONDS = 1.0
 PUT_OFF_SECONDS = 0.1
 
 
+class Pauses:
+    """How long until one tries again what somebody else's lock kept one from: longer each time, until that is over."""
+
+    def __init__(self) -> None:
+        self._seconds = DEBOUNCE_SECONDS
+
+    def next(self) -> float:
+        seconds = self._seconds
+        self._seconds = min(2 * seconds, LOOK_SECONDS)
+        return seconds
+
+    def over(self) -> None:
+        self._seconds = DEBOUNCE_SECONDS
+
+
 class Lookout:
     """Moments, by the clock of whoever asks: nothing here looks at the database, or waits."""
 

@@ -31,7 +31,7 @@ from django_manta.ledger import (
     tokens,
 )
 from django_manta.ledger.marks import REST_TIMES
-from django_manta.ringing import CANCEL, TRIAL, UNKNOWN
+from django_manta.ringing import CANCEL, DEBOUNCE_SECONDS, TRIAL, UNKNOWN
 from django_manta.states import Outcome, State
 from django_manta.task import load_tasks
 from django_manta.worker import doorbell
@@ -45,7 +45,7 @@ from django_manta.worker.hands import Hands
 from django_manta.worker.heart import Heart
 from django_manta.worker.hosting import Runner
 from django_manta.worker.local import Processes
-from django_manta.worker.lookout import Lookout
+from django_manta.worker.lookout import Lookout, Pauses
 from django_manta.worker.prospects import Prospects
 from django_manta.worker.queues import Queues
 from django_manta.worker.scribe import Scribe
@@ -76,6 +76,8 @@ class Worker:
         self.queues = Queues(given, backend)
         self.prospects = Prospects()
         self.lookout = Lookout()
+        #: Between looks for what is ready and locked, and for those who wait and could not be told because they are.
+        self._until_free, self._until_told = Pauses(), Pauses()
         self.contact = Contact()
         self.stopping = Stopping(given.stop_timeout)
         self._watch = Watch()
@@ -303,6 +305,9 @@ class Worker:
         if must_settle:
             # After the claim: meanwhile the executors have something to do.
             self._settle(now)
+        if self.settler.untold:
+            self.settler.untold = False
+            self.lookout.again_unless_planned(now + DEBOUNCE_SECONDS)
         self._look_if_due(now)
 
     def _may_claim(self) -> bool:
@@ -371,8 +376,14 @@ class Worker:
                 self.lookout.no_later_than(now if promoted else now + LOCKED_SECONDS)
             else:
                 self.lookout.falls_due(now + seen.next_due)
+        self.prospects.seen = seen.ready
         if seen.ready:
             self.prospects.better()
+        if seen.untold:
+            # The caretaker tries to tell them, and they may be locked.
+            self.lookout.again_unless_planned(now + self._until_told.next())
+        else:
+            self._until_told.over()
         if seen.expired:
             self.caretaker.expire_soon()
         if seen.untold:
@@ -403,6 +414,13 @@ class Worker:
             # What one statement brought is ours, whatever became of the next.
             if asked or claims:
                 self.hands.take_on(claims)
+        if claims:
+            self._until_free.over()
+        elif asked and self.prospects.seen and not self.prospects.passed_over:
+            # A run is ready, and its row was locked: by a process that counts what waits for it, or by anybody.
+            self.lookout.again_unless_planned(now + self._until_free.next())
+        if asked:
+            self.prospects.seen = False
 
     def _reconcile(self) -> bool:
         """

@@ -11,6 +11,8 @@ class Prospects:
     hungry: bool = True
     #: As far as we know, something is ready: the last claim did not bring all there was, or the bell has rung since.
     more: bool = True
+    #: A look saw something that is ready, and nothing was claimed since.
+    seen: bool = False
     #: The last claim was not for all that is ready in our queues.
     passed_over: bool = False
     #: Something became ready by our doing, and perhaps in queues that are not ours.

@@ -103,6 +103,8 @@ class Settler:
         #: ended.
         self.ready: set[str] = set()
         self.ended: list[UUID] = []
+        #: Some who waited for them were held by somebody, and have not been told.
+        self.untold = False
         #: What was claimed together with the last settlements, if it was.
         self.claims: list[Claimed] | None = None
 
@@ -301,6 +303,7 @@ class Settler:
     def _conclude(self, batch: list[Waiting], settled: Settled, now: float) -> list[Moved]:
         self.ready |= settled.ready
         self.ended += settled.ended
+        self.untold = self.untold or settled.untold
         reached = settled.moved.get
         if self._delays:
             for one in batch:

@@ -134,7 +134,7 @@ def _see_to(database: str, cluster: str, armed: Sequence[UUID]) -> None:
 def _ring(database: str, cluster: str, passed: graph.Passed) -> None:
     for queue in passed.queues:
         ring_after_commit(database, cluster, queue)
-    if passed.locked > MANY_LOCKED:
+    if passed.locked > MANY_LOCKED or passed.untold:
         # Much of it may be ready. A worker that looked meanwhile passed it over, and sleeps.
         ring_after_commit(database, cluster, UNKNOWN)
 
