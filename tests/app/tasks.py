@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from django.db import connections, transaction
+from django.db import connection, connections, transaction
 from django.tasks import default_task_backend
 
 from django_manta import TaskContext, task
@@ -74,6 +74,14 @@ def leave() -> None:
 @task
 def write_line(label: str, amount: int) -> int:
     return Ledgerline.objects.create(label=label, amount=amount).pk
+
+
+@task(atomic=True)
+def lose_its_connection() -> None:
+    """As a server does that is restarted in the middle of it."""
+    Ledgerline.objects.create(label="lost", amount=1)
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
 
 
 @task(atomic=True)

@@ -5,8 +5,10 @@ from django.db import connection
 
 from django_manta import State
 from django_manta.ledger import Ledger, fsck
-from django_manta.models import Worker
+from django_manta.models import Attempt, Run, Worker
 from tests.app import tasks
+from tests.app.models import Ledgerline
+from tests.outages import refusing_connections
 from tests.worker.conftest import Start, WorkerProcess, ended, outcomes, wait_for
 
 pytestmark = pytest.mark.postgres
@@ -56,3 +58,18 @@ def test_an_idle_worker_hears_the_doorbell_again_after_a_cut(start_worker: Start
 
     wait_for(is_listening, 10, worker.tell)
     settled(worker)
+
+
+def test_atomic_runs_whose_child_cannot_connect_are_given_back_and_executed_later(start_worker: Start) -> None:
+    worker = start_worker("--processes", "1").ready()
+    warm_up = tasks.add.enqueue(1, 2)
+    ended(warm_up, worker=worker)
+    with refusing_connections():
+        runs = [tasks.write_atomically.enqueue(f"run {n}", 1) for n in range(10)]
+        returned = Attempt.objects.filter(outcome="RETURNED", error_class="django.db.utils.OperationalError")
+        wait_for(lambda: returned.values("run_id").distinct().count() == 10, 30, worker.tell)
+    ended(*runs, worker=worker)
+    assert {(run.state, *outcomes(run)) for run in runs} == {(State.SUCCESSFUL, "SUCCESSFUL")}
+    assert Ledgerline.objects.count() == 10
+    assert not Run.objects.exclude(failures=0, crashes=0, losses=0).exists()
+    assert fsck.check(Ledger()) == []

@@ -15,6 +15,7 @@ from django_manta.commands import workers as leases
 from django_manta.commands.looking import COUNTED, STEPS, Answer, Cause, Look, passes_on
 from django_manta.commands.printing import duration, moment, runs, shortened
 from django_manta.exceptions import BadTaskSignature, TaskNotFound
+from django_manta.execution import policy
 from django_manta.execution.admission import resolve
 from django_manta.ledger import RunRecord, around
 from django_manta.ledger.around import Stance
@@ -148,6 +149,11 @@ def _scheduled(look: Look, run: RunRecord, stance: Stance) -> Answer:
 
 
 def _refused(look: Look, run: RunRecord, stance: Stance, then: str) -> Answer:
+    last = run.history[-1] if run.history else None
+    if last is not None and last.error_class in policy.UNREACHABLE:
+        sentence = f"{last.executor or last.worker} gave it back: {_quoted(last.error_message)} {then}"
+        advice = "Check that this process has the right database settings, and may connect from where it is."
+        return Answer(Cause.DATABASE_UNREACHABLE, sentence, advice, look.also(run.queue))
     since = stance.refused_at or look.now
     until = since + timedelta(seconds=look.backend.config.skew_seconds)
     fails = f"It fails if that goes on until {moment(until)}." if until > look.now else "The next time it fails."

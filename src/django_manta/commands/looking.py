@@ -27,6 +27,7 @@ class Cause(StrEnum):
     RETRY_LATER = "retry_later"
     CALLED_AGAIN_LATER = "called_again_later"
     REFUSED = "refused"
+    DATABASE_UNREACHABLE = "database_unreachable"
     OVERDUE = "overdue"
     PROMISE = "promise"
     NOT_COUNTED = "not_counted"

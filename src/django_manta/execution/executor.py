@@ -12,7 +12,7 @@ import random
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from functools import lru_cache, partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from asgiref.sync import async_to_sync
-from django.db import DatabaseError, transaction
+from django.db import DatabaseError, InterfaceError, OperationalError, connections, transaction
 from django.db.transaction import TransactionManagementError
 from django.tasks.base import TaskError
 from django.tasks.exceptions import InvalidTask
@@ -67,6 +67,9 @@ _CANCEL_SECONDS = 1.0
 
 #: So many conflicts in a row charge nobody. The next one is a failure like any other, or it would go on for ever.
 UNCHARGED_CONFLICTS = 5
+
+#: What Django raises when the database server cannot be reached, or does not let this process in.
+_UNREACHABLE = (OperationalError, InterfaceError)
 
 
 class Execution(NamedTuple):
@@ -162,6 +165,23 @@ class _TakenBack(Exception):
     """The task returned, and failed all the same."""
 
 
+class _NotBegun(Exception):
+    """The database could not be reached for something that is needed before the task's function is called."""
+
+    def __init__(self, cause: OperationalError | InterfaceError) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+@contextlib.contextmanager
+def _before_the_call() -> Iterator[None]:
+    """Raise _NotBegun if the database cannot be reached in this block."""
+    try:
+        yield
+    except _UNREACHABLE as error:
+        raise _NotBegun(error) from error
+
+
 # -- the call ----------------------------------------------------------------------------------------
 
 
@@ -175,6 +195,7 @@ class _Run:
         "callers",
         "claim",
         "committing",
+        "connection_lost",
         "desk",
         "executor",
         "in_writing",
@@ -215,6 +236,8 @@ class _Run:
         self.in_writing = False
         #: The atomic task has returned: what fails now is our settlement, or the commit.
         self.committing = False
+        #: The connection of the atomic task's transaction was lost before the COMMIT was acknowledged.
+        self.connection_lost = False
 
     @property
     def result(self) -> TaskResult:
@@ -225,13 +248,17 @@ class _Run:
         if task_started.receivers and task_started.has_listeners(sender):
             task_started.send_robust(sender=sender, task_result=self.result)
         try:
-            filling.fill_in(self.admitted)
+            if self.claim.references is not None:
+                with _before_the_call():
+                    filling.fill_in(self.admitted)
             if self.options.atomic:
                 return self._execute_atomically()
             return self._finish(self._ended_with(self._call()))
         except LostLease as error:
             logger.warning("%s", error)
             return Execution(None)
+        except _NotBegun as error:
+            return self._finish(self._given_back(error.cause))
         except Later as later:
             # Whatever it wrote inside an atomic block is gone with it; the rest is kept.
             return self._finish(self._rolled_back(later) or self._deferred(later))
@@ -266,6 +293,7 @@ class _Run:
             raise InvalidTask(f"{self.claim.task} is a coroutine: it holds no transaction and cannot be atomic.")
         database = self.backend.database
         committed = False
+        driver: Any = None
         heralds: tuple[UUID, ...] = ()
 
         def note() -> None:
@@ -273,7 +301,11 @@ class _Run:
             committed = True
 
         try:
-            with transaction.atomic(using=database):
+            with contextlib.ExitStack() as stack:
+                with _before_the_call():
+                    stack.enter_context(transaction.atomic(using=database))
+                # What a block cannot roll back Django closes, and opens anew if it can.
+                driver = connections[database].connection
                 # First in line, so that a hook of the task's that raises finds the commit noted.
                 transaction.on_commit(note, using=database)
                 settlement = self._ended_with(self._call())
@@ -286,8 +318,9 @@ class _Run:
                 heralds = self._fence(settlement, database)
         except _TakenBack:
             return self._finish(settlement)
-        except Exception:
+        except Exception as error:
             if not committed:
+                self.connection_lost = _is_unreachable(error) and connections[database].connection is not driver
                 raise
             logger.exception("An on_commit hook of run %s failed; the run is settled.", self.claim.id)
         finally:
@@ -460,6 +493,26 @@ class _Run:
         )
         return self._finish(settlement)
 
+    def _given_back(self, error: OperationalError | InterfaceError) -> Settlement:
+        """The task was not called: it is tried again later, each time a little later, and charged with nothing."""
+        words = f"The database could not be reached before the task was called: {_message(error).strip()}"
+        logger.warning("Run %s is given back. %s", self.claim.id, words)
+        verdict = policy.after_unreachable(self.claim.refused_for)
+        message = text.storable(words, text.MESSAGE_LIMIT)
+        return Settlement(
+            run_id=self.claim.id,
+            token=self.claim.token,
+            outcome=Outcome.RETURNED,
+            next_state=verdict.state,
+            delay=verdict.delay,
+            duration=time.monotonic() - self.started,
+            reason=message,
+            executor=self.executor,
+            error_class=_path(type(error)),
+            error_message=message,
+            refused=True,
+        )
+
     def _judge(self, error: BaseException) -> tuple[Outcome, policy.Verdict]:
         """What the failure counts as. Whatever the task made of our interruption, it was ours."""
         if self.limit.interrupted is not None:
@@ -467,18 +520,21 @@ class _Run:
             if outcome is Outcome.CANCELLED:
                 return outcome, policy.Verdict(State.CANCELLED, reason=reason)
             return outcome, policy.after_unfinished(self.options.max_losses, reason)
-        if self._lost_a_conflict(error):
+        if self._lost_its_transaction(error):
             # Nobody's fault, so not charged.
             return Outcome.INTERRUPTED, policy.again_after(_CONFLICT_PAUSE_SECONDS * (1 + random.random()))
         outcome = Outcome.TIMED_OUT if self.limit.reached else Outcome.FAILED
         return outcome, policy.after_failure(error, self.claim.failures + 1, self.options, self.result)
 
-    def _lost_a_conflict(self, error: BaseException) -> bool:
+    def _lost_its_transaction(self, error: BaseException) -> bool:
         """
-        Whether the database sacrificed this atomic run's transaction for another, in a statement of the task's, in
-        our own, or at the COMMIT; and has not done so too often in a row.
+        Whether this atomic run's transaction is gone through no fault of its own, in a statement of the task's, in our
+        own, or at the COMMIT: the database sacrificed it for another one, or the connection was lost. And has not been
+        lost so too often in a row.
         """
-        if not self.options.atomic or not _is_conflict(error) or (self.limit.reached and not self.committing):
+        if not self.options.atomic or (self.limit.reached and not self.committing):
+            return False
+        if not _is_conflict(error) and not self.connection_lost:
             return False
         if not may_start_again(self.options.max_losses):
             return False
@@ -616,5 +672,14 @@ def _is_conflict(error: BaseException | None) -> bool:
         if isinstance(error, DatabaseError) and conflicts.code_of(error) in conflicts.CONFLICTS:
             return True
         # Django says that the transaction is broken, and by what.
+        error = error.__cause__
+    return False
+
+
+def _is_unreachable(error: BaseException | None) -> bool:
+    """Whether it came of a connection that was lost or refused, of whichever database."""
+    while error is not None:
+        if isinstance(error, _UNREACHABLE) and not conflicts.is_answer(error):
+            return True
         error = error.__cause__
     return False

@@ -16,8 +16,12 @@ from django_manta.states import State, may_start_again
 
 logger = logging.getLogger("django_manta")
 
-#: A run that this code cannot verify waits this long at first, and at most, before it is shown again.
+#: A run that this code cannot verify, or for which it cannot reach the database, waits this long at first, and at most,
+#: before it is claimed again.
 FIRST_REFUSAL_SECONDS, LAST_REFUSAL_SECONDS = 1.0, 60.0
+
+#: An attempt that was RETURNED with one of these errors was given back because its executor could not reach the database.
+UNREACHABLE = frozenset({"django.db.utils.OperationalError", "django.db.utils.InterfaceError"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +93,14 @@ def after_refusal(refused_for: float | None, skew_seconds: float) -> Verdict | N
         return None
     delay = min(max(so_far, FIRST_REFUSAL_SECONDS), LAST_REFUSAL_SECONDS)
     return Verdict(State.SCHEDULED, min(delay, skew_seconds - so_far))
+
+
+def after_unreachable(refused_for: float | None) -> Verdict:
+    """
+    How long to give back a run for which the database could not be reached before the task was called: a little longer
+    each time, and as often as it takes.
+    """
+    return Verdict(State.SCHEDULED, min(max(refused_for or 0.0, FIRST_REFUSAL_SECONDS), LAST_REFUSAL_SECONDS))
 
 
 def _spent(failures: int, options: Effective) -> str:
