@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from django.conf import settings
 from django.test import override_settings
@@ -98,7 +99,7 @@ def test_jobs_settle_their_runs_and_keep_their_logs(start_jobs: StartJobs, dashb
     failing = tasks.fail.enqueue("with its own words")
     retried = tasks.fail_first.enqueue()
     atomic = tasks.write_atomically.enqueue("atomic", 5)
-    killer = tasks.exit_with.using(max_losses=0).enqueue(3)
+    killer = tasks.exit_with.enqueue(3)
     slow = tasks.swallow_its_timeout.enqueue()
     runs = [good, failing, retried, atomic, killer, slow]
     late = lateness_of_heartbeat(
@@ -137,12 +138,17 @@ def test_a_job_that_cannot_reach_the_database_is_settled_by_the_worker(start_job
     nowhere = f"postgresql://postgres@127.0.0.1:{free_port()}/nowhere"
     worker = start_jobs(DATABASE_URL=nowhere).ready()
     good, failing = tasks.add.enqueue(1, 2), tasks.fail.enqueue("far away")
-    ended(good, failing, limit=SLOW_SECONDS, worker=worker)
+    # Random bytes as text: they are not made much smaller.
+    large, too_large = tasks.random_text.enqueue(2_500_000), tasks.random_text.enqueue(6_000_000)
+    ended(good, failing, large, too_large, limit=SLOW_SECONDS, worker=worker)
     assert (good.state, good.return_value) == (State.SUCCESSFUL, 3)
     assert (failing.state, outcomes(failing)) == (State.FAILED, ["FAILED"])
     assert "ValueError: far away" in failing.errors[0].traceback
     # The end of what it printed, too: here the log's own words about the database are not part of it.
     assert failing.history[0].log_ref.startswith("ray-job:")
+    assert (large.state, len(large.return_value)) == (State.SUCCESSFUL, 2 * 2_500_000)
+    assert (too_large.state, outcomes(too_large)) == (State.FAILED, ["FAILED"])
+    assert "through its log at most 4 MiB are sent. Let the job reach the database" in too_large.reason
 
 
 def test_a_job_is_cancelled_when_nothing_of_it_runs_any_more(start_jobs: StartJobs, dashboard: Dashboard) -> None:
@@ -162,6 +168,47 @@ def test_a_job_is_cancelled_when_nothing_of_it_runs_any_more(start_jobs: StartJo
         assert dashboard.look(job_of(run))["status"] == "STOPPED"  # type: ignore[index]
     assert not Ledgerline.objects.filter(label="never").exists()
     assert fsck.check(Ledger()) == []
+
+
+def entry_process(job: str) -> psutil.Process:
+    """The process of a job, which Ray has started on this machine."""
+    [found] = [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if f"{envelope.LOG_REF}{job}" in (process.info["cmdline"] or ())
+    ]
+    return found
+
+
+def test_a_job_whose_process_is_told_to_end_is_interrupted_and_executed_again(
+    start_jobs: StartJobs, tmp_path: Path
+) -> None:
+    worker = start_jobs().ready()
+    go = tmp_path / "go"
+    again = tasks.stay_on_ray.enqueue("again", str(go))
+    once = tasks.stay_on_ray.using(max_losses=0).enqueue("once", str(go))
+    for label in ("again", "once"):
+        marked(label, worker)
+    for run in (again, once):
+        entry_process(job_of(run)).send_signal(signal.SIGTERM)
+    wait_for(lambda: Attempt.objects.filter(outcome="INTERRUPTED").count() == 2, SLOW_SECONDS, worker.tell)
+    go.touch()
+    ended(again, once, limit=SLOW_SECONDS, worker=worker)
+    assert (again.state, outcomes(again)) == (State.SUCCESSFUL, ["INTERRUPTED", "SUCCESSFUL"])
+    assert (once.state, outcomes(once)) == (State.LOST, ["INTERRUPTED"])
+    assert not Run.objects.exclude(failures=0, crashes=0, losses=0).exists()
+    assert fsck.check(Ledger()) == []
+
+
+def test_a_job_that_a_person_stops_on_ray_is_cancelled(
+    start_jobs: StartJobs, dashboard: Dashboard, tmp_path: Path
+) -> None:
+    worker = start_jobs().ready()
+    run = tasks.stay_on_ray.enqueue("stopped", str(tmp_path / "go"))
+    marked("stopped", worker)
+    dashboard.stop(job_of(run))
+    ended(run, limit=SLOW_SECONDS, worker=worker)
+    assert (run.state, outcomes(run), run.reason) == (State.CANCELLED, ["CANCELLED"], "Its Ray job was stopped.")
 
 
 def test_a_job_that_outlives_its_worker_is_settled_by_the_next(start_jobs: StartJobs, tmp_path: Path) -> None:

@@ -6,6 +6,9 @@ The entry point of a Ray job: ``python -m django_manta.execution.job … ENVELOP
 The job settles its run itself, fenced by its token alone: the worker that submitted it may be gone. Where it cannot
 reach the database the worker settles what the last line of the job's log tells. A job that ends before it has begun
 the task leaves no line that says so, and the run is given back.
+
+SIGTERM says that this process is to end, and not why: somebody has stopped the job, or its node is going down. So an
+execution that it has interrupted is not settled here. Ray knows whether the job was stopped, and the worker asks Ray.
 """
 
 import argparse
@@ -30,14 +33,21 @@ logger = logging.getLogger("django_manta")
 #: The exit code of a job that could not begin (EX_CONFIG), and of one whose task failed.
 REFUSED, FAILED = 78, 1
 
+#: The exit code of a job that ended because of SIGTERM, as a shell would tell it.
+TERMINATED = 128 + signal.SIGTERM
+
 #: A database that has not answered after so long is one that cannot be reached from here.
 DATABASE_SECONDS = 15.0
 
 #: A row that somebody holds is tried again after so long.
 LOCKED_SECONDS = 0.05
 
-#: An outcome that is larger is not told through a log.
-LARGEST_CHARACTERS = 2 * 1024 * 1024
+#: The longest line of the log, compressed and signed, by which an outcome is told. Of a log the worker reads the last
+#: 6 MiB (dashboard.TAIL_BYTES), in which it has to stand whole.
+LARGEST_LINE_BYTES = 4 * 1024 * 1024
+
+#: An outcome that is too large for the log is tried to be settled for so long after the database was lost.
+OUTAGE_SECONDS, OUTAGE_PAUSE_SECONDS = 600.0, 2.0
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -89,6 +99,8 @@ class _Job:
         self.log_ref = log_ref
         self.key = messages.key_of(claim.id.hex, claim.token)
         self.recorder = Recorder(os.memfd_create("manta-output"))
+        #: The database has answered from here.
+        self._has_database = False
 
     def execute(self) -> int:
         from django_manta.execution import envelope
@@ -114,8 +126,11 @@ class _Job:
             self._tell(envelope.ended(self.key, None, settled=False))
             return 0
         row = wire.write(execution.settlement)
+        if _terminated and row.outcome is Outcome.INTERRUPTED:
+            self._tell(envelope.ended(self.key, row, settled=False))
+            return TERMINATED
         settled = execution.settled or self._ask(lambda ledger: self._settle(ledger, row)) is True
-        self._tell(envelope.ended(self.key, self._tellable(row, settled=settled), settled=settled))
+        self._tell_outcome(row, settled=settled)
         return FAILED if row.outcome in (Outcome.FAILED, Outcome.TIMED_OUT) else 0
 
     def _prepare(self) -> None:
@@ -141,16 +156,28 @@ class _Job:
         while data:
             data = data[os.write(1, data) :]
 
-    def _tellable(self, row: "Written", *, settled: bool) -> "Written":
-        from django_manta.ledger import rows
+    def _tell_outcome(self, row: "Written", *, settled: bool) -> None:
+        from django_manta.execution import envelope
 
+        size = len(row.text)
         if settled:
             # What is settled already need not travel whole.
             row.text = ""
-        elif len(row.text) > LARGEST_CHARACTERS:
-            words = ValueError(f"{len(row.text)} characters are too many for a job that cannot reach the database")
-            return rows.written(rows.unstorable(row, words))
-        return row
+        line = envelope.ended(self.key, row, settled=settled)
+        if len(line) > LARGEST_LINE_BYTES:
+            if self._has_database and self._settle_after_the_outage(row):
+                self._tell_outcome(row, settled=True)
+                return
+            line = envelope.ended(self.key, _too_large(row, size, len(line)), settled=False)
+        self._tell(line)
+
+    def _settle_after_the_outage(self, row: "Written") -> bool:
+        until = time.monotonic() + OUTAGE_SECONDS
+        while time.monotonic() < until:
+            time.sleep(OUTAGE_PAUSE_SECONDS)
+            if (settled := self._ask(lambda ledger: self._settle(ledger, row))) is not None:
+                return settled
+        return False
 
     # -- the database ----------------------------------------------------------------------------
 
@@ -196,15 +223,33 @@ class _Job:
         asking = threading.Thread(target=ask, name="manta-ledger", daemon=True)
         asking.start()
         asking.join(DATABASE_SECONDS)
+        self._has_database = self._has_database or bool(answers)
         return answers[0] if answers else None
 
 
+def _too_large(row: "Written", characters: int, compressed: int) -> "Written":
+    from django_manta.ledger import rows
+
+    mebibyte = 2**20
+    message = (
+        f"The outcome is {characters / mebibyte:.1f} MiB of text, {compressed / mebibyte:.1f} MiB compressed. Its Ray "
+        f"job could not reach the database, and through its log at most {LARGEST_LINE_BYTES // mebibyte} MiB are sent. "
+        "Let the job reach the database (see RUNTIME_ENVS), or keep the result elsewhere and return where it is."
+    )
+    return rows.written(rows.failed_instead(row, message))
+
+
+_terminated = False
+
+
 def _stop(number: int, stack: Any) -> None:
-    """Ray stops a job by SIGTERM, and kills it a few seconds later."""
+    """Ray stops a job by SIGTERM, and kills it a few seconds later. Whoever stops a node does the same."""
     from django_manta.execution import limits
     from django_manta.states import Outcome
 
-    limits.interrupt(Outcome.CANCELLED, "Its Ray job was stopped.")
+    global _terminated
+    _terminated = True
+    limits.interrupt(Outcome.INTERRUPTED, "The process of its Ray job was told to end.")
 
 
 if __name__ == "__main__":

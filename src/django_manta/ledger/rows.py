@@ -467,7 +467,13 @@ def _quoted_name(executor: str) -> str:
 def unstorable(settlement: Settleable, error: Exception) -> Settlement:
     """The failure that takes the place of an outcome the database refuses to store."""
     said = text.storable(str(error), text.MESSAGE_LIMIT)
-    message = f"The attempt ended {settlement.outcome}, but the database refused to store it: {said}"
+    return failed_instead(
+        settlement, f"The attempt ended {settlement.outcome}, but the database refused to store it: {said}"
+    )
+
+
+def failed_instead(settlement: Settleable, message: str) -> Settlement:
+    """The failure that takes the place of an outcome that cannot be stored, for the reason in ``message``."""
     return Settlement(
         run_id=settlement.run_id,
         token=settlement.token,

@@ -14,6 +14,7 @@ from django_manta.states import Outcome
 from django_manta.text import clean
 from django_manta.worker.hosting import Host
 from django_manta.worker.losses import lost
+from django_manta.worker.obituaries import obituary
 
 #: What Ray says of jobs whose command was never executed, and of those that went with their node.
 _NEVER_BEGUN = frozenset(
@@ -42,7 +43,11 @@ def conclude(
     if told.ended:
         if flight.started_at is None:
             host.started(flight)
-        host.ended(flight, told.row, told.settled)
+        if _was_stopped(flight, found, told):
+            flight.doomed = flight.doomed or _STOPPED
+            host.settle(flight, obituary(flight, _died(flight, found, log, killed=True)))
+        else:
+            host.ended(flight, told.row, told.settled)
         return
     status, kind, words = found["status"], found.get("error_type"), clean(found.get("message") or "")
     if status == dashboard.STOPPED and whole and not told.begun and (flight.unwanted or flight.doomed):
@@ -61,6 +66,16 @@ def conclude(
         host.died(_died(flight, found, log, killed=True))
     else:
         host.died(_died(flight, found, log, killed=False))
+
+
+def _was_stopped(flight: Flight, found: Mapping[str, Any], told: envelope.Told) -> bool:
+    """
+    Whether a job that was interrupted was stopped on purpose: by this worker, which has a reason for it, or by a
+    person. A node that is stopped interrupts its jobs as well, and one that had not begun in time is stopped by us.
+    """
+    if told.settled or told.row is None or told.row.outcome is not Outcome.INTERRUPTED:
+        return False
+    return flight.doomed is not None or (found["status"] == dashboard.STOPPED and not flight.unwanted)
 
 
 def timed_out(timeout: float) -> tuple[Outcome, str]:
