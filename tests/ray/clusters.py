@@ -27,6 +27,9 @@ os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 #: Ray starts processes by the second, and a busy machine by the half minute.
 SLOW_SECONDS = 120
 
+#: ``ray stop`` waits so long for each kind of processes, a third of its grace period, before it kills them.
+STOP_SECONDS = 16 / 3
+
 
 def new_cluster(num_cpus: int = 2, port: int | None = None) -> Any:
     """A head, which nodes may join; at a port that is known beforehand, if somebody waits there."""
@@ -101,6 +104,23 @@ def be_patient() -> None:
 
     services.get_node = get_node_patiently
     Node.start_raylet = start_raylet_prepared
+
+
+def stop_node(cluster: Any, node: Any, *, raylet_first: bool) -> None:
+    """
+    SIGTERM to all processes of a node, and SIGKILL to those that stay: to its raylet first, as ``ray stop`` does, or
+    last, as a process manager may that knows nothing of Ray.
+    """
+    raylet = psutil.Process(node.all_processes["raylet"][0].process.pid)
+    others = raylet.children(recursive=True)
+    for group in ([raylet], others) if raylet_first else (others, [raylet]):
+        for process in group:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.terminate()
+        for process in psutil.wait_procs(group, STOP_SECONDS)[1]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+    cluster.remove_node(node, allow_graceful=False)
 
 
 def foremen() -> list[psutil.Process]:

@@ -26,7 +26,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from django_manta.execution.descriptors import far_away
-from django_manta.execution.runners.ray import messages, printed
+from django_manta.execution.runners.ray import messages, printed, sigterm
 
 if TYPE_CHECKING:
     from django_manta.ledger import Claimed
@@ -58,12 +58,23 @@ _SIGUSR1, _SIGALRM = int(signal.SIGUSR1), int(signal.SIGALRM)
 type Parts = tuple[str, ...]
 
 
+_termination = sigterm.Termination()
+
+
 def execute(payload: bytes) -> bytes:
     """Execute a chunk. What could not be told over the connection is returned."""
-    if threading.current_thread() is threading.main_thread():
-        # Ray's way to cancel what has not begun. If it has, nothing of ours, and nobody's run, is to be hit by that:
-        # who is not wanted any more is named over the connection.
-        signal.signal(signal.SIGINT, _ignore)
+    if threading.current_thread() is not threading.main_thread():
+        return _execute(payload)
+    # Ray's way to cancel what has not begun. If it has, nothing of ours, and nobody's run, is to be hit by that:
+    # who is not wanted any more is named over the connection.
+    signal.signal(signal.SIGINT, _ignore)
+    with _termination.deferred():
+        undelivered = _execute(payload)
+    _termination.obey(undelivered)
+    return undelivered
+
+
+def _execute(payload: bytes) -> bytes:
     order = messages.hear(messages.from_bytes(payload))
     try:
         load_django(order["environment"])
@@ -131,6 +142,7 @@ class Executor:
 
         self._call, self._write, self._settled_here = executor.execute, wire.write, kept.settled_here
         self._forget_limits, self._stray_alarm = limits.forget, limits.stray_alarm
+        _termination.interrupt = self._interrupt_for_good
         executor.call_coroutine = executor.call_apart
         self.name = f"{socket.gethostname()}:{os.getpid()}"
         #: Where Ray keeps what is printed here, what the references of this Ray task begin with, and where the words of
@@ -188,6 +200,9 @@ class Executor:
         while (given := self._next()) is not None:
             key, written = given
             self._put_right()
+            if _termination.asked:
+                self._give_back_all(key)
+                break
             # The last one may be followed by nothing for long.
             may_wait = bool(self._orders) and time.monotonic() - self._pushed_at < PUSH_SECONDS
             begins = key, printed.part(self._began)
@@ -202,6 +217,14 @@ class Executor:
             # A connection may be dead for long before anybody is told. By way of Ray it arrives.
             self._undelivered += told
         return b"".join(messages.line(*parts) for parts in self._undelivered)
+
+    def _give_back_all(self, key: str) -> None:
+        """This process is to end: what it has not begun is for another one."""
+        with self._lock:
+            keys = [key, *(key for key, _ in self._orders)]
+            self._orders.clear()
+            self._current = None
+            self._send(_given_back(keys))
 
     def _next(self) -> tuple[str, str] | None:
         with self._lock:
@@ -263,6 +286,8 @@ class Executor:
             signal.signal(signal.SIGUSR1, self._raise_inside)
         if self._is_main and getsignal(_SIGALRM) is not self._stray_alarm:
             signal.signal(signal.SIGALRM, self._stray_alarm)
+        if self._is_main:
+            _termination.install()
         self._forget_limits()
 
     def _raise_inside(self, number: int, stack: Any) -> None:
@@ -273,6 +298,14 @@ class Executor:
         interrupt = self._interrupt
         if interrupt is not None and interrupt[0] == self._current:
             limits.interrupt(Outcome(interrupt[1]), interrupt[2])
+
+    def _interrupt_for_good(self) -> None:
+        """The process is told to end. Runs in the main thread, as the one above."""
+        from django_manta.execution import limits
+        from django_manta.states import Outcome
+
+        if self._current is not None:
+            limits.interrupt(Outcome.INTERRUPTED, sigterm.REASON)
 
     # -- the connection --------------------------------------------------------------------------
 
