@@ -7,6 +7,7 @@ worker's row: whoever finds this worker lost knows whom to ask. A Ray that is aw
 outcomes wait at the foreman, and nothing more is claimed.
 """
 
+import hashlib
 import json
 import logging
 import os
@@ -84,9 +85,8 @@ class OnRay(Elsewhere):
         self.address: str = given["ADDRESS"]
         #: A Ray of our own ends with us.
         self.outlives_worker = not is_local
-        # A foreman of other words bears another name.
-        self.home = f"manta:{config.cluster}:{given['VERSION']}:{messages.PROTOCOL}"
         self.environment = {"settings": name_of_settings, "path": _importable()}
+        self.home = _name_of_foreman(config, self.environment, backend.seal.fingerprint)
         default = given["RUNTIME_ENV"]
         self.envoy = Envoy(
             selector,
@@ -535,6 +535,21 @@ class OnRay(Elsewhere):
         elif kind == "refused":
             refusal = RuntimeError(f"Ray could not begin it: {body[0]}")
             self.host.settle(flight, refuse(flight.claim, refusal, "ray"))
+
+
+def _name_of_foreman(config: Config, environment: dict[str, Any], key_fingerprint: str) -> str:
+    """
+    The name of the foreman that executes with this code, these settings and this key, and of no other.
+
+    Two projects that use one Ray with the defaults of CLUSTER and VERSION must not share a foreman: Ray gives the tasks
+    of one foreman to the same processes, and a process loads one project. What it loads is named by the settings module
+    and the path on which Python finds it: the code of another release in another directory is not what a process has
+    loaded. The key tells projects apart that have both in common, such as two images with ``config.settings``.
+    """
+    told = messages.dump([environment["settings"], environment["path"], key_fingerprint])
+    project = hashlib.sha256(told.encode()).hexdigest()[:12]
+    # A foreman of another protocol has another name.
+    return f"manta:{config.cluster}:{config.ray['VERSION']}:{messages.PROTOCOL}:{environment['settings']}:{project}"
 
 
 def _key(claim: Claimed) -> str:

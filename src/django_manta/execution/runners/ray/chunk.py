@@ -76,27 +76,54 @@ def execute(payload: bytes) -> bytes:
 
 def _execute(payload: bytes) -> bytes:
     order = messages.hear(messages.from_bytes(payload))
+    if _leaving:
+        raise RuntimeError("This process could not load another project, and is about to end.")
     try:
         load_django(order["environment"])
     except BaseException:
-        # Half of a project is loaded, and the next chunk would find it so: another process shall begin anew.
-        threading.Timer(LEAVE_SECONDS, os._exit, (1,)).start()
+        _leave()
         raise
     return _executor().execute(order)
+
+
+_leaving = False
+
+
+def _leave() -> None:
+    """Half of a project is loaded, or another one, and the next chunk would find it so: it shall have a new process."""
+    global _leaving
+    _leaving = True
+    threading.Timer(LEAVE_SECONDS, os._exit, (1,)).start()
 
 
 def _ignore(number: int, stack: Any) -> None:
     """Not SIG_IGN, which the processes that a task starts would inherit."""
 
 
-_loaded = False
+#: What this process has loaded: the settings and the path of a project.
+_loaded: dict[str, Any] | None = None
+
+
+class OtherProject(Exception):
+    """This process has loaded the settings of another project, or of another release."""
+
+
+def loaded_environment() -> dict[str, Any] | None:
+    """What this process was told to load, if Ray has started it to execute runs."""
+    return _loaded
 
 
 def load_django(environment: dict[str, Any]) -> None:
     """What a raise here says is told to whoever submitted the runs; none of them has started."""
     global _loaded
-    if _loaded:
+    if _loaded == environment:
         return
+    if _loaded is not None:
+        # Each project has a foreman of its own, and so processes of its own. This is in case that Ray mixes them up.
+        raise OtherProject(
+            f"This process has loaded {_loaded['settings']} from {_loaded['path']}, and cannot load "
+            f"{environment['settings']} from {environment['path']} as well. Another process will."
+        )
     for place in environment["path"]:
         if place not in sys.path:
             sys.path.append(place)
@@ -110,7 +137,7 @@ def load_django(environment: dict[str, Any]) -> None:
     from django_manta.execution.runners.child import hush_django
 
     hush_django()
-    _loaded = True
+    _loaded = environment
 
 
 def _settings(workers: str) -> str:

@@ -9,6 +9,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
@@ -16,6 +17,7 @@ from django.tasks import task_backends
 
 from django_manta import resources
 from django_manta.backend import MantaBackend
+from django_manta.execution.runners.ray.chunk import load_django, loaded_environment
 
 #: How many calls are on Ray at a time for each of its processors, unless one says: one runs, and one waits.
 AHEAD = 2
@@ -78,7 +80,7 @@ def _map[Value](
     most = concurrency or max(1, int(AHEAD * ray.cluster_resources().get("CPU", 1)))
     # Nothing is tried again behind the caller's back.
     remote = ray.remote(_call).options(max_retries=0, name=getattr(function, "__name__", "call"), **options)
-    environment = {"settings": os.environ["DJANGO_SETTINGS_MODULE"], "path": sys.path}
+    environment = _environment()
     under_way: deque[Any] = deque()
     try:
         for call in calls:
@@ -91,6 +93,16 @@ def _map[Value](
         # One has failed, or nobody wants the rest.
         for reference in under_way:
             ray.cancel(reference)
+
+
+@cache
+def _environment() -> dict[str, Any]:
+    """
+    What to load where the calls are executed, and always the same: a process there loads one project. Inside a run it
+    is what its foreman had this process load, because processes of that foreman execute the calls.
+    """
+    here = {"settings": os.environ["DJANGO_SETTINGS_MODULE"], "path": list(sys.path)}
+    return loaded_environment() or here
 
 
 def _joined() -> Any:
@@ -122,7 +134,6 @@ def _call(environment: dict[str, Any], pickled: bytes) -> Any:
     from ray import cloudpickle
 
     from django_manta.execution import tending
-    from django_manta.execution.runners.ray.chunk import load_django
 
     load_django(environment)
     function, arguments = cloudpickle.loads(pickled)
