@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from django.conf import settings
 from django.db import connection, connections, transaction
 from django.tasks import default_task_backend
 
@@ -512,6 +513,24 @@ def exit_at(number: int, last: int) -> int:
     if number == last:
         os._exit(9)
     return number
+
+
+@task(atomic=True)
+def write_after(label: str, seconds: float) -> None:
+    """Short enough to share a Ray task with others."""
+    Ledgerline.objects.create(label=label)
+    time.sleep(seconds)
+
+
+@task
+def name_settings() -> str:
+    return str(settings.SETTINGS_MODULE)
+
+
+@task
+def random_text(size: int) -> str:
+    """Hexadecimal digits of random bytes: twice as many characters, which can be compressed to about half."""
+    return os.urandom(size).hex()
 
 
 @task(ray={"num_cpus": 0.05})

@@ -1,6 +1,7 @@
 """Why is it not running? A sentence for every state and cause."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -202,6 +203,25 @@ def test_scheduled_after_a_failure(worker: str) -> None:
     told = why(result)
     assert told.cause is Cause.RETRY_LATER
     assert told.sentence.startswith("Attempt 1 ended FAILED (ValueError: not now); the next one is due in ")
+
+
+def test_scheduled_because_the_database_could_not_be_reached(ledger: Ledger, worker: str) -> None:
+    """How an executor comes to say so: tests/test_unreachable.py."""
+    result = tasks.add.enqueue(1, 1)
+    [claimed] = claim(ledger)
+    words = "The database could not be reached before the task was called: connection refused"
+    given_back = replace(
+        settlement(claimed, Outcome.RETURNED, State.SCHEDULED),
+        delay=30.0,
+        executor="node-7:4711",
+        error_class="django.db.utils.OperationalError",
+        error_message=words,
+        refused=True,
+    )
+    ledger.settle([given_back], worker)
+    told = why(result)
+    assert told.cause is Cause.DATABASE_UNREACHABLE
+    assert told.sentence.startswith(f"node-7:4711 gave it back: {words}. It is shown to them again in ")
 
 
 def test_scheduled_because_it_asked_for_it(worker: str) -> None:

@@ -20,7 +20,7 @@ logger = logging.getLogger("django_manta")
 #: before it is claimed again.
 FIRST_REFUSAL_SECONDS, LAST_REFUSAL_SECONDS = 1.0, 60.0
 
-#: An attempt that was RETURNED with one of these errors was given back because its executor could not reach the database.
+#: An attempt that was RETURNED with one of these was given back because its executor could not reach the database.
 UNREACHABLE = frozenset({"django.db.utils.OperationalError", "django.db.utils.InterfaceError"})
 
 
