@@ -25,6 +25,20 @@ def test_an_envelope_is_opened_only_if_it_was_sealed_here() -> None:
         envelope.unseal(f"{sealed[:-2]}AA")
 
 
+def test_a_job_executes_its_own_protocol_only_and_a_worker_takes_over_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = claim()
+    monkeypatch.setattr(messages, "PROTOCOL", messages.PROTOCOL + 1)
+    newer = envelope.seal(given, 2.5)
+    monkeypatch.setattr(messages, "write_claim", lambda claim: "{}")
+    strange = envelope.seal(given, 2.5)
+    monkeypatch.undo()
+    with pytest.raises(messages.UnknownProtocol, match="an envelope in protocol"):
+        envelope.unseal(newer)
+    assert envelope.unseal_any(newer) == (given, 2.5)
+    with pytest.raises(messages.UnknownProtocol, match="an envelope in protocol"):
+        envelope.unseal_any(strange)
+
+
 def test_what_is_too_large_for_a_command_line_is_refused() -> None:
     noise = "".join(chr(0x4E00 + (n * 7919) % 20_000) for n in range(100_000))
     with pytest.raises(envelope.TooLarge, match="takes 120 KiB; these are"):

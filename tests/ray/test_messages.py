@@ -109,9 +109,13 @@ def test_what_is_to_be_passed_on_arrives_beside_the_message() -> None:
     assert messages.hear(messages.say("attach"))["parts"] == []
 
 
-def test_words_of_another_version_are_refused() -> None:
+def test_what_is_to_be_executed_is_refused_in_another_version_and_all_else_is_read() -> None:
+    other = messages.dump({"protocol": 1, "verb": "fence", "a fact of another release": 1})
+    assert messages.hear(other)["verb"] == "fence"
     with pytest.raises(messages.UnknownProtocol, match="protocol 1"):
-        messages.hear(messages.dump({"protocol": 1, "verb": "submit"}))
+        messages.hear_order(other)
+    with pytest.raises(ValueError, match="is no message"):
+        messages.hear("[]")
 
 
 def test_a_profile_inherits_what_it_does_not_say_itself() -> None:

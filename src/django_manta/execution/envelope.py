@@ -55,11 +55,21 @@ def seal(claim: Claimed, timeout: float | None) -> str:
 
 
 def unseal(envelope: str) -> Envelope:
-    """Raise BadTaskSignature, or UnknownProtocol."""
-    protocol, names, written, timeout = _open(envelope, _claims)
+    """What to execute. Raise BadTaskSignature, or UnknownProtocol."""
+    protocol, *_ = _open(envelope, _claims)
     if protocol != messages.PROTOCOL:
         raise messages.UnknownProtocol(f"an envelope in protocol {protocol!r}, not {messages.PROTOCOL}")
-    return Envelope(messages.read_claim(written, names), timeout)
+    return unseal_any(envelope)
+
+
+def unseal_any(envelope: str) -> Envelope:
+    """What a job of any release was given. Raise BadTaskSignature, or UnknownProtocol if it cannot be understood."""
+    protocol, *content = _open(envelope, _claims)
+    try:
+        names, written, timeout, *_ = content
+        return Envelope(messages.read_claim(written, names), timeout)
+    except (ValueError, LookupError, TypeError) as error:
+        raise messages.UnknownProtocol(f"an envelope in protocol {protocol!r}: {error}") from None
 
 
 def begun(key: str) -> str:

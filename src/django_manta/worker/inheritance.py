@@ -120,7 +120,7 @@ class Inheritance:
         command = shlex.split((case.found or {}).get("entrypoint", ""))
         if len(command) > 1:
             try:
-                claim, timeout = envelope.unseal(command[-1])
+                claim, timeout = envelope.unseal_any(command[-1])
             except (BadTaskSignature, UnknownProtocol) as error:
                 logger.error("The command of Ray's job %s cannot be read. %s", job, error)
                 if (case.found or {}).get("status") not in ENDED:

@@ -75,7 +75,7 @@ def execute(payload: bytes) -> bytes:
 
 
 def _execute(payload: bytes) -> bytes:
-    order = messages.hear(messages.from_bytes(payload))
+    order = messages.hear_order(messages.from_bytes(payload))
     if _leaving:
         raise RuntimeError("This process could not load another project, and is about to end.")
     try:

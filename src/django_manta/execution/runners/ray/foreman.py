@@ -101,6 +101,8 @@ class Foreman:
             verb = getattr(self, f"_hear_{message['verb']}", None)
             if verb is None:
                 return self._answer(refused=f"unknown verb {message['verb']!r}")
+            if message["verb"] == "submit":
+                messages.require_own(message)
         except (messages.UnknownProtocol, ValueError, KeyError, AttributeError) as error:
             return self._answer(refused=str(error))
         answer: str = verb(message)
@@ -113,7 +115,7 @@ class Foreman:
     def _hear_attach(self, message: dict[str, Any]) -> str:
         """A worker, or a new envoy of one, begins to listen: it is told all that is held for it."""
         worker = message["worker"]
-        self._listened_at = time.monotonic()
+        self._note_listener(message)
         self.outboxes[worker] = Outbox()
         for held in self.held.values():
             if held.worker == worker:
@@ -219,11 +221,16 @@ class Foreman:
         outbox = self.outboxes.get(worker)
         if worker in self.fenced or outbox is None:
             return self._answer(refused="fenced" if worker in self.fenced else "unknown")
-        self._listened_at = time.monotonic()
+        self._note_listener(message)
         events = await outbox.take(message["seconds"], ANSWER_SECONDS if len(self.held) > BUSY_RUNS else 0.0)
-        self._listened_at = time.monotonic()
+        self._note_listener(message)
         # The events are JSON already.
         return f"{self._answer()}\t[{','.join(events)}]"
+
+    def _note_listener(self, message: dict[str, Any]) -> None:
+        """Without anybody who could submit something this foreman leaves, and another release can take its name."""
+        if message.get("protocol") == messages.PROTOCOL:
+            self._listened_at = time.monotonic()
 
     def _tell(self, held: Held) -> None:
         """How it stands with a run."""
@@ -572,4 +579,9 @@ def _is_left(held: Held, former: str, asked: set[str]) -> bool:
 
 def _words(error: Exception) -> str:
     """The end of what an exception says: the cause, where Ray puts it."""
-    return str(error).strip()[-2000:]
+    words = str(error).strip()[-2000:]
+    if messages.UnknownProtocol.__name__ in words:
+        words += (
+            " A node of Ray has another version of django-manta than the head node. Install the same on all of them."
+        )
+    return words

@@ -1,8 +1,11 @@
 """
 What workers, the foreman and chunks say to each other: JSON, with the version of these words in every message.
 
-A foreman outlives the release that started it, and a worker of another release may have to ask it about its runs:
-so nothing here is pickled, and whoever is spoken to in a version that it does not know says so.
+A foreman outlives the release that started it, and a worker of another release has to fence, adopt and settle its runs:
+so nothing here is pickled, and every release understands ``attach``, ``listen``, ``fence``, ``adopt``, ``settled``,
+``cancel``, ``withdraw``, ``wonder``, ``whereabouts`` and ``leave``. These may gain facts; none of theirs changes its
+meaning or goes. The version is that of what is executed: a submission, and a chunk. Only who speaks the same one takes
+it, so a foreman bears the version in its name.
 
 A message is a line of parts with tabs between them; JSON has neither raw tabs nor raw line ends. The first part says
 what it is, and the others are passed on as they are by whoever has no use for what is in them: a claim is written
@@ -23,12 +26,12 @@ from django_manta.ids import read_id
 from django_manta.ledger import AttemptRecord, Claimed, Value, Written
 from django_manta.states import Outcome, State
 
-#: The version of all that is said. A foreman that another release started may speak another one.
+#: The version of submissions and chunks. A foreman that another release started may have another one.
 PROTOCOL = 4
 
 
 class UnknownProtocol(Exception):
-    """Somebody speaks in words of another version."""
+    """A submission, a chunk or a claim in another version."""
 
 
 def dump(message: Any) -> str:
@@ -41,13 +44,25 @@ def say(verb: str, *parts: str, **facts: Any) -> str:
 
 
 def hear(text: str) -> dict[str, Any]:
-    """A message, or an answer. Raise UnknownProtocol for what was not meant for this version."""
+    """A message, or an answer, of any version. Raise ValueError for what is none."""
     head, _, rest = text.partition("\t")
     message: dict[str, Any] = json.loads(head)
-    if message.get("protocol") != PROTOCOL:
-        raise UnknownProtocol(f"a message in protocol {message.get('protocol')!r}, not {PROTOCOL}")
+    if not isinstance(message, dict):
+        raise ValueError(f"{head[:100]!r} is no message")
     message["parts"] = rest.split("\t") if rest else []
     return message
+
+
+def hear_order(text: str) -> dict[str, Any]:
+    """A message that says what to execute. Raise UnknownProtocol for another version."""
+    message = hear(text)
+    require_own(message)
+    return message
+
+
+def require_own(message: Mapping[str, Any]) -> None:
+    if message.get("protocol") != PROTOCOL:
+        raise UnknownProtocol(f"a message in protocol {message.get('protocol')!r}, not {PROTOCOL}")
 
 
 def key_of(run: str, token: int) -> str:
@@ -89,6 +104,7 @@ def write_claim(claim: Claimed) -> str:
 
 
 def read_claim(written: str, names: Sequence[str] = FIELDS) -> Claimed:
+    """Raise ValueError, LookupError or TypeError for what another release wrote and this one cannot read."""
     kept = json.loads(written)
     if names is not FIELDS and tuple(names) != FIELDS:
         told = dict(zip(names, kept, strict=True))
@@ -136,7 +152,8 @@ def outcome_from_json(run_id: UUID, token: int, told: Sequence[Any]) -> Written:
         duration, was_told, text = told
         return Written(run_id, token, Outcome.SUCCESSFUL, State.SUCCESSFUL, duration, was_told, text, True)
     outcome, next_state, duration, was_told, text, *waiting = told
-    delegate, after, at_once = waiting or (None, (), False)
+    # A later release may add more.
+    delegate, after, at_once, *_ = waiting or (None, (), False)
     return Written(
         run_id,
         token,
