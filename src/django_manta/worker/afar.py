@@ -178,7 +178,13 @@ class OnRay(Elsewhere):
 
     @property
     def is_ready(self) -> bool:
-        return bool(self.home in self.reached and self.recorded and self.place.ray and self._worker == self.host.id)
+        return bool(
+            self.home in self.reached
+            and self.recorded
+            and self.place.ray
+            and self._worker == self.host.id
+            and not self.envoy.is_clogged
+        )
 
     @property
     def is_busy(self) -> bool:
@@ -419,12 +425,12 @@ class OnRay(Elsewhere):
             logger.error("The foreman %s refuses this worker: %s.", *body)
             self.reached.pop(body[0], None)
 
-    def _envoy_gone(self) -> None:
+    def _envoy_gone(self, why: str) -> None:
         self.reached.clear()
         self._questions.clear()
         self.waiting.forget()
         self._introduced = False
-        self._is_away("The process that spoke with it ended.")
+        self._is_away(why)
 
     def _joined(self, session: str) -> None:
         """The envoy has joined this Ray; before it tells of any foreman there."""

@@ -36,6 +36,9 @@ LISTEN_SECONDS = 20.0
 #: What the worker said before it left has so long to be passed on.
 LAST_WORDS_SECONDS = 2.0
 
+#: While this process waits for a Ray that is away it tells the worker this often that it is alive.
+JOINING_SECONDS = 5.0
+
 #: After a foreman could not be reached it is tried again so soon.
 AGAIN_SECONDS = 0.3
 
@@ -98,6 +101,7 @@ def _join(channel: socket.socket, hello: dict[str, Any]) -> None:
     if address != "local":
         # Ray itself would try for minutes, and not say why.
         _wait_until_reachable(channel, address)
+    _tell(channel, ["joining"])
     ray.init(**given)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda number, frame: None)
@@ -111,6 +115,7 @@ def probe(address: str) -> None:
 
 def _wait_until_reachable(channel: socket.socket, address: str) -> None:
     told = False
+    joining_at = 0.0
     while True:
         try:
             probe(address)
@@ -120,6 +125,9 @@ def _wait_until_reachable(channel: socket.socket, address: str) -> None:
                 _tell(channel, ["away", f"Ray does not answer at {address}: {error}"])
                 told = True
         begun = time.monotonic()
+        if begun >= joining_at:
+            joining_at = begun + JOINING_SECONDS
+            _tell(channel, ["joining"])
         while (left := RETRY_SECONDS - (time.monotonic() - begun)) > 0:
             readable, _, _ = select.select([channel], [], [], left)
             if readable and not channel.recv(1, socket.MSG_PEEK):
@@ -236,6 +244,9 @@ class Envoy:
             self._line(name).say(number, text)
         elif kind == "close" and body[0] in self.lines:
             self.lines.pop(body[0]).finish()
+        elif kind == "ping":
+            # From this event loop: if it is blocked or stopped the worker has to know.
+            self.tell(["pong", *body])
 
     def _line(self, name: str, *, create: bool = False) -> "Line":
         line = self.lines.get(name)
