@@ -13,12 +13,15 @@ import pytest
 from django_manta import State
 from django_manta.execution.runners.ray import envoys
 from django_manta.ledger import Ledger, fsck
-from django_manta.models import Attempt, Worker
+from django_manta.models import Attempt, Run, Worker
+from django_manta.worker import questions
+from django_manta.worker.questions import Questions
 from tests.app import tasks
 from tests.app.models import Ledgerline
-from tests.ray.clusters import SLOW_SECONDS, free_port
-from tests.ray.conftest import StartOnRay, marked
-from tests.worker.conftest import WorkerProcess, ended, outcomes, wait_for
+from tests.ray.clusters import SLOW_SECONDS, foremen, free_port
+from tests.ray.conftest import StartOnRay, marked, said, unique_version
+from tests.ray.releases import release, worker_of
+from tests.worker.conftest import Start, WorkerProcess, ended, outcomes, wait_for
 
 RUNS = 2
 SILENT = "has said nothing for more than 30 s"
@@ -169,3 +172,103 @@ def test_what_a_driver_does_not_read_is_bounded(envoy: envoys.Envoy, monkeypatch
         envoy.send(["say", "home", None], "x" * 100_000)
         sent += 1
     assert sent < 30
+
+
+# -- the foreman -------------------------------------------------------------------------------------
+
+
+def test_a_foreman_that_hangs_is_told_of_nothing_is_claimed_and_all_goes_on_when_it_answers(
+    start_on_ray: StartOnRay, go: Path, stopped: list[psutil.Process]
+) -> None:
+    version = unique_version()
+    worker = start_on_ray(ray=version).ready()
+    idle = start_on_ray(ray=version).ready()
+    runs = begin(worker, go)
+    foreman = foremen()[0]
+    stop(foreman, stopped)
+    wait_for(lambda: says(worker, SILENT) and says(idle, SILENT), SLOW_SECONDS, worker.tell)
+    ready = tasks.add.enqueue(1, 2)
+    for words in (said("doctor"), said("health"), *(said("explain", run.id) for run in (*runs, ready))):
+        assert SILENT in words
+    assert said("doctor").count("claims nothing. Ray does not answer") == 2
+    assert "unhealthy" not in said("health", "--worker", str(worker.pid))
+    assert SILENT in said("health", "--worker", str(worker.pid))
+    assert (Run.objects.get(pk=ready.id).state, Run.objects.get(pk=ready.id).attempts) == ("READY", 0)
+    go.touch()
+    foreman.send_signal(signal.SIGCONT)
+    ended(*runs, ready, limit=SLOW_SECONDS, worker=worker)
+    assert_none_was_started_twice([*runs, ready])
+    for each in (worker, idle):
+        wait_for(lambda: Worker.objects.filter(pid=each.pid, troubles="{}").exists(), 30, each.tell)  # noqa: B023
+    assert "answers again, after" in worker.log.read_text()
+    assert SILENT not in said("doctor")
+
+
+def test_what_a_lost_worker_has_at_a_foreman_that_hangs_waits_for_it_and_is_not_started_twice(
+    start_worker: Start, options: dict[str, Any], go: Path, tmp_path: Path, stopped: list[psutil.Process]
+) -> None:
+    """Also much longer than any foreman of an older release would be waited for, which is 5 s here."""
+    impatient = ("worker/adoption.py", "UNREACHABLE_SECONDS = 600.0", "UNREACHABLE_SECONDS = 5.0")
+    given = worker_of(options, release(tmp_path / "release", impatient), unique_version())
+    first = start_worker("--runner", "ray", **given).ready()
+    runs = begin(first, go)
+    [lost] = Worker.objects.filter(pid=first.pid).values_list("pk", flat=True)
+    foreman = foremen()[0]
+    stop(foreman, stopped)
+    first.signal(signal.SIGKILL)
+    second = start_worker("--runner", "ray", **given).ready()
+    words = "which does not answer. They may be executing, and are not started again."
+    wait_for(lambda: says(second, words), SLOW_SECONDS, second.tell)
+    for told in (said("doctor"), said("health"), said("explain", runs[0].id)):
+        assert f"{RUNS} runs of {lost} wait for the foreman" in told
+        assert f"manage.py manta recover {lost}" in told
+    assert Run.objects.filter(state="RUNNING", worker=lost).count() == RUNS
+    go.touch()
+    foreman.send_signal(signal.SIGCONT)
+    ended(*runs, limit=SLOW_SECONDS, worker=second)
+    assert_none_was_started_twice(runs)
+    wait_for(lambda: Worker.objects.filter(pid=second.pid, troubles="{}").exists(), 30, second.tell)
+
+
+def test_a_foreman_that_hangs_for_good_can_be_killed_and_what_it_had_is_started_again(
+    start_on_ray: StartOnRay, go: Path, stopped: list[psutil.Process]
+) -> None:
+    worker = start_on_ray(ray=unique_version()).ready()
+    runs = begin(worker, go)
+    foreman = foremen()[0]
+    stop(foreman, stopped)
+    go.touch()
+    foreman.send_signal(signal.SIGKILL)
+    ended(*runs, limit=SLOW_SECONDS, worker=worker)
+    assert {(run.state, *outcomes(run)) for run in runs} == {(State.SUCCESSFUL, "LOST", "SUCCESSFUL")}
+
+
+def test_silence_is_counted_from_the_last_sign_of_life_and_not_while_the_worker_itself_was_stopped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 1_000.0
+    monkeypatch.setattr(questions.time, "monotonic", lambda: now)
+    asked = Questions()
+
+    def silent_after(seconds: float, step: float = 1.0) -> list[str]:
+        nonlocal now
+        found: list[str] = []
+        until = now + seconds
+        while now < until:
+            now += step
+            found += asked.look(now)
+        return found
+
+    asked.look(now)
+    number = asked.add("home", lambda told: None)
+    assert silent_after(25) == []
+    asked.heard_from("home")
+    assert silent_after(29) == []
+    assert silent_after(60, step=60) == []
+    assert silent_after(29) == []
+    assert silent_after(10) == ["home"]
+    assert asked.is_open(number)
+    assert asked.heard_from("home") is not None
+    assert asked.silent == {}
+    asked.answered(number)
+    assert silent_after(60) == []

@@ -26,7 +26,7 @@ from django_manta.commands.printing import Printer, add_format, duration, moment
 from django_manta.conf import ON_RAY
 from django_manta.ledger import Ledger, clusters, fsck, house, own_session, tokens
 from django_manta.models import Run
-from django_manta.worker import doorbell, retention
+from django_manta.worker import doorbell, retention, troubles
 
 HELP = "find what is wrong, and say what to do"
 
@@ -254,13 +254,15 @@ def _silent(present: list[workers.Seen]) -> Iterator[Line]:
 
 def _hindered(present: list[workers.Seen]) -> Iterator[Line]:
     for worker in present:
-        if worker.alive and "" in worker.troubles:
-            words = f"worker {worker.id} claims nothing. {worker.troubles['']}"
+        if worker.obstacle is not None:
+            words = f"worker {worker.id} claims nothing. {worker.obstacle}"
             yield Line("workers", WARNING, words, "It goes on when Ray is back: see RAY['ADDRESS'], and Ray itself.")
-        waiting = [words for run_id, words in worker.troubles.items() if run_id]
+        waiting = list(troubles.about_runs(worker.troubles).values())
         if worker.alive and waiting:
             words = f"{runs(len(waiting))} of worker {worker.id} cannot begin. {waiting[0]}"
             yield Line("workers", WARNING, words, "`manta explain ID` tells of each; see the task's ray={...}.")
+        for words in troubles.about_others(worker.troubles) if worker.alive else ():
+            yield Line("workers", WARNING, f"worker {worker.id}: {words}", "See Ray itself, and docs/ray.md.")
 
 
 def _unserved(backend: MantaBackend, ready: list[str], claiming: set[str]) -> Iterator[Line]:
@@ -317,11 +319,15 @@ def _orphans(backend: MantaBackend) -> Iterator[Line]:
         return
     more = "at least " if len(found) >= _COUNT_LIMIT else ""
     holders = sorted({orphan.worker for orphan in found})
+    present = workers.seen(backend)
+    waits = any(workers.waiting_for_a_foreman(present, holder) for holder in holders)
     yield Line(
         "orphans",
         WRONG,
         f"{more}{runs(len(found))} held by workers that are gone ({', '.join(holders[:3])})",
-        "A live worker recovers them within seconds: start one, or look at its log.",
+        "The lines about workers above say what they wait for."
+        if waits
+        else "A live worker recovers them within seconds: start one, or look at its log.",
     )
 
 

@@ -20,6 +20,7 @@ from django_manta.execution.admission import resolve
 from django_manta.ledger import RunRecord, around
 from django_manta.ledger.around import Stance
 from django_manta.states import BAD_ENDS, ENDS, Outcome, Role, State, When
+from django_manta.worker import troubles
 from django_manta.workflow.promise import TASK as PROMISE
 
 #: How many preconditions a run has, by role and state; None is the state of one that is gone.
@@ -288,6 +289,8 @@ def _running(look: Look, run: RunRecord, stance: Stance) -> Answer:
         if (needed := leases.needed(look.backend).get(run.worker)) is not None:
             words, advice = needed
             return Answer(Cause.WORKER_GONE, f"It is one of {words}.", f"{advice}.")
+        if (waits := leases.waiting_for_a_foreman(look.workers, run.worker)) is not None:
+            return Answer(Cause.WORKER_GONE, f"Worker {run.worker!r} had it and was declared lost. {waits}")
         how = "is gone" if worker is None else "was declared lost"
         alive = any(each.alive for each in look.workers)
         advice = "A live worker recovers it at its next look." if alive else "Start a worker: none is alive."
@@ -296,11 +299,13 @@ def _running(look: Look, run: RunRecord, stance: Stance) -> Answer:
     where = f"({worker.host}, process {worker.pid}, seen {seen} ago)"
     if not worker.alive:
         where += ", which is silent: if it stays so it is declared lost, and the run is recovered"
+    trouble = _trouble(worker, run)
     if run.state is State.CANCELLING:
         sentence = f"Somebody asked to cancel it: {_quoted(run.reason)} Worker {worker.id} {where} is to stop it."
+        if trouble is not None:
+            sentence += f" {trouble}"
         return Answer(Cause.CANCELLING, sentence, "It is CANCELLED when nothing of it runs any more.")
     since = f"Worker {worker.id} has it for {look.ago(run.last_attempted_at)} {where}"
-    trouble = worker.troubles.get(str(run.id)) or worker.troubles.get("")
     if trouble is not None:
         return Answer(Cause.WAITS_FOR_RAY, f"{since}. {trouble}", f"`manta cancel {run.id}` takes it back.")
     timeout = _timeout(run)
@@ -311,6 +316,13 @@ def _running(look: Look, run: RunRecord, stance: Stance) -> Answer:
         sentence = f"{since}, longer than its timeout of {duration(timeout)}: it is being stopped, or has not begun."
         return Answer(Cause.PAST_TIMEOUT, sentence, f"`manta cancel {run.id}` stops it.")
     return Answer(Cause.RUNNING, f"{since}; its timeout is {duration(timeout)}.", f"`manta cancel {run.id}` stops it.")
+
+
+def _trouble(worker: leases.Seen, run: RunRecord) -> str | None:
+    """What keeps it from going on: what its worker says of it, of itself, or of a foreman that may have it."""
+    said = [worker.troubles.get(str(run.id)), worker.obstacle, *troubles.about_foremen(worker.troubles)]
+    said.append(worker.troubles.get(troubles.of_lost_worker(worker.id)))
+    return next(filter(None, said), None)
 
 
 def _timeout(run: RunRecord) -> float | None:

@@ -16,6 +16,7 @@ from django.db import Error as DatabaseError
 from django_manta.commands import choosing, workers
 from django_manta.commands.printing import Printer, add_format, duration
 from django_manta.ledger import house
+from django_manta.worker import troubles
 
 HELP = "an exit code for a probe"
 
@@ -48,8 +49,9 @@ def look(options: dict[str, Any]) -> tuple[bool, str]:
     if wanted is None:
         house.clock(backend.ledger)
         # To start this process anew would help none of them.
-        waiting = "".join(f"; {words}" for words, _ in workers.needed(backend).values())
-        return True, f"database {backend.database!r} answers{waiting}"
+        waiting = [words for words, _ in workers.needed(backend).values()]
+        waiting += [f"worker {each.id}: {words}" for each in workers.seen(backend) for words in _hindrances(each)]
+        return True, "; ".join([f"database {backend.database!r} answers", *waiting])
     # A worker that was started again under its name has a former self whose lease was lost.
     matching = [worker for worker in workers.seen(backend) if _is(worker, wanted)]
     if not matching:
@@ -57,9 +59,18 @@ def look(options: dict[str, Any]) -> tuple[bool, str]:
     freshest = min(matching, key=lambda worker: (not worker.alive, worker.seen_seconds_ago))
     ago = duration(freshest.seen_seconds_ago)
     if freshest.alive:
-        return True, f"worker {freshest.id} was seen {ago} ago{', stopping' if freshest.stopping else ''}"
+        words = f"worker {freshest.id} was seen {ago} ago{', stopping' if freshest.stopping else ''}"
+        # A Ray that does not answer is none of its failings: it goes on by itself.
+        return True, "; ".join([words, *_hindrances(freshest)])
     state = "was declared lost" if freshest.lost else "is silent"
     return False, f"worker {freshest.id} {state}, last seen {ago} ago"
+
+
+def _hindrances(worker: workers.Seen) -> list[str]:
+    """What a live worker says that keeps it from working, beside single runs."""
+    if not worker.alive:
+        return []
+    return [*filter(None, [worker.obstacle]), *troubles.about_others(worker.troubles)]
 
 
 def _is(worker: workers.Seen, wanted: str) -> bool:

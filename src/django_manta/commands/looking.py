@@ -125,7 +125,14 @@ class Look:
         if (since := self.pauses.get(queue)) is not None:
             sentence = f"Queue {queue!r} is paused since {moment(since)}."
             return Answer(Cause.PAUSED_QUEUE, sentence, f"`manta resume {queue}` lets workers claim from it.")
-        return None if self.claiming(queue) else self._no_worker(queue)
+        claiming = self.claiming(queue)
+        if not claiming:
+            return self._no_worker(queue)
+        if all(each.obstacle is not None for each in claiming):
+            sentence = f"Worker {claiming[0].id} of its queue claims nothing at present. {claiming[0].obstacle}"
+            advice = "It goes on when Ray is back." if len(claiming) == 1 else "So it is with all workers of its queue."
+            return Answer(Cause.WAITS_FOR_RAY, sentence, advice)
+        return None
 
     def also(self, queue: str) -> tuple[str, ...]:
         found = self.obstacle(queue)

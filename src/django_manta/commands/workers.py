@@ -8,6 +8,7 @@ from django_manta.backend import MantaBackend
 from django_manta.commands.printing import runs
 from django_manta.ledger import house
 from django_manta.models import Worker
+from django_manta.worker import troubles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,8 +32,13 @@ class Seen:
     #: Somebody declared it lost: what it held is given to others.
     lost: bool
     stopping: bool
-    #: What keeps it ("") or single runs (their ids) from going on.
+    #: What keeps it, or runs that it looks after, from going on (see django_manta.worker.troubles).
     troubles: dict[str, str]
+
+    @property
+    def obstacle(self) -> str | None:
+        """Why it claims nothing, if it does not."""
+        return self.troubles.get(troubles.CLAIMS_NOTHING) if self.alive else None
 
 
 def seen(backend: MantaBackend) -> list[Seen]:
@@ -75,6 +81,12 @@ def _needed(left: house.Stranded) -> tuple[str, str]:
     start = f"Start one with that RAY: manage.py manta worker --runner {left.runner}."
     give_up = f"If that Ray is gone for good: manage.py manta recover {left.worker}"
     return f"{runs(left.runs)} of the lost worker {left.worker} {where}", f"{start} {give_up}"
+
+
+def waiting_for_a_foreman(workers: list[Seen], lost: str) -> str | None:
+    """Why what this lost worker had is not taken over yet, as a worker says that would do it."""
+    key = troubles.of_lost_worker(lost)
+    return next((worker.troubles[key] for worker in workers if worker.alive and key in worker.troubles), None)
 
 
 def claiming(workers: list[Seen]) -> set[str]:

@@ -14,10 +14,9 @@ import os
 import selectors
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from itertools import count
 from typing import Any
 from uuid import UUID
 
@@ -31,12 +30,14 @@ from django_manta.execution.runners.ray.envoys import Envoy
 from django_manta.ledger import Claimed, Ledger
 from django_manta.states import Outcome, may_start_again
 from django_manta.text import clean
+from django_manta.worker import troubles
 from django_manta.worker.adoption import Adoption
 from django_manta.worker.dispatch import Appetite
 from django_manta.worker.elsewhere import Elsewhere
 from django_manta.worker.hosting import Host
 from django_manta.worker.losses import lost
-from django_manta.worker.waiting import Waiting
+from django_manta.worker.questions import FOREMAN_SECONDS, Question, Questions, Then
+from django_manta.worker.waiting import TOLD, Waiting
 
 logger = logging.getLogger("django_manta")
 
@@ -57,6 +58,13 @@ ROLL_CALL_SECONDS = 5.0
 #: many times people are told.
 OPEN_SECONDS, OPEN_SECONDS_MOST = 0.5, 30.0
 OPEN_TIMES = 3
+
+#: A foreman that refuses this worker is asked again after so long.
+REFUSED_SECONDS = 30.0
+
+#: What Ray could not begin is told for so long: longer than a run that was given back for it waits.
+UNBEGUN_SECONDS = 90.0
+UNBEGUN_CHARACTERS = 500
 
 
 @dataclass(slots=True, eq=False)
@@ -112,9 +120,16 @@ class OnRay(Elsewhere):
         self.waiting = Waiting(self, given["PENDING_SECONDS"])
         self._worker = ""
         self._introduced = False
-        #: Whom to give the answers to what was asked.
-        self._questions: dict[int, Callable[[dict[str, Any]], None]] = {}
-        self._numbers = count(1)
+        self.questions = Questions()
+        #: The last question to each foreman which runs of ours it has.
+        self._roll_calls: dict[str, int] = {}
+        #: The foremen that refuse this worker: why, and when to try again.
+        self.refusals: dict[str, tuple[str, float]] = {}
+        #: The protocols of foremen, and the runs that one of another release told of in words that cannot be read here.
+        self._protocols: dict[str, int | None] = {}
+        self._unread: dict[int, str] = {}
+        #: What Ray said last when it could not begin a run, and when.
+        self._unbegun: tuple[str, float] | None = None
         #: What each foreman is to be told that it need not keep any longer.
         self._told: dict[str, list[str]] = {}
         self._say_settled_at: float | None = None
@@ -141,6 +156,11 @@ class OnRay(Elsewhere):
     def _introduce(self) -> None:
         """Say who we are: an envoy that has just been started, or under which identity we begin anew."""
         self._worker, self._introduced = self.host.id, True
+        self._open()
+
+    def _open(self) -> None:
+        """Find the foreman of this release, or start it. It answers by being found."""
+        self.questions.add(self.home, _ignore)
         self.envoy.send(["open", self._worker, self.home])
 
     def interrupt(self, kill_at: float) -> None:
@@ -166,7 +186,8 @@ class OnRay(Elsewhere):
         self._told.clear()
         self.adoption.forget()
         self.waiting.forget()
-        self._questions.clear()
+        self.questions.clear()
+        self.refusals.clear()
 
     def close(self) -> None:
         self._flush_settled()
@@ -179,12 +200,21 @@ class OnRay(Elsewhere):
     @property
     def is_ready(self) -> bool:
         return bool(
-            self.home in self.reached
+            self.answers(self.home)
             and self.recorded
             and self.place.ray
             and self._worker == self.host.id
             and not self.envoy.is_clogged
         )
+
+    def answers(self, name: str) -> bool:
+        """Whether a foreman can be told something at present."""
+        return name in self.reached and name not in self.questions.silent
+
+    def may_ask(self, name: str) -> bool:
+        """Whether it is worth asking: what is said before the driver has joined Ray only piles up."""
+        _, again_at = self.refusals.get(name, ("", 0.0))
+        return self.envoy.has_joined and time.monotonic() >= again_at
 
     @property
     def is_busy(self) -> bool:
@@ -292,10 +322,11 @@ class OnRay(Elsewhere):
             self._call_the_roll()
         if self._open_at is not None and now >= self._open_at:
             self._open_at = None
-            self.envoy.send(["open", self._worker, self.home])
+            self._open()
+        for name in self.questions.look(now):
+            logger.warning("%s", self._silence(name))
         times += [self._say_settled_at, self.adoption.tend(now), self.waiting.tend(now), self._open_at]
-        if self.abroad:
-            times.append(self._roll_call_at)
+        times.append(self._roll_call_at)
         return min((due for due in times if due is not None), default=None)
 
     def cancel(self, flight: Flight) -> list[Flight]:
@@ -303,7 +334,7 @@ class OnRay(Elsewhere):
         if flight in self.backlog:
             self.backlog.remove(flight)
             return [flight]
-        if token in self.abroad and self.abroad[token].foreman in self.reached:
+        if token in self.abroad and self.answers(self.abroad[token].foreman):
             # Otherwise it is said at the next look.
             name = self.abroad[token].foreman
             self.say(name, "cancel", keys=[_key(flight.claim)], doom=[Outcome.CANCELLED.value, "It was cancelled."])
@@ -351,8 +382,38 @@ class OnRay(Elsewhere):
             return None
         if not self.recorded and ledger.know_foremen(self._worker, self.known, self.place):
             self.recorded = True
-        self.waiting.talk(ledger, self._worker, self.away)
+        self.waiting.talk(ledger, self._worker, self.troubles(now))
         return self.adoption.talk(ledger, now)
+
+    def troubles(self, now: float) -> dict[str, str]:
+        """What keeps this worker, or some of the runs that it looks after, from going on (see troubles.py)."""
+        found = {}
+        for name in [*self.questions.silent, *self.refusals]:
+            key = troubles.CLAIMS_NOTHING if name == self.home else troubles.of_foreman(name)
+            found[key] = self._silence(name) if name in self.questions.silent else self._refusal(name)
+        if self.away:
+            found[troubles.CLAIMS_NOTHING] = self.away
+        if self._unbegun is not None and now - self._unbegun[1] < UNBEGUN_SECONDS:
+            found[troubles.NODES] = self._unbegun[0]
+        self._unread = {token: name for token, name in self._unread.items() if token in self.abroad}
+        for token in list(self._unread)[:TOLD]:
+            found[str(self.abroad[token].flight.claim.id)] = (
+                f"The foreman {self._unread[token]} of another release tells of it in words that this worker cannot "
+                "read. Start a worker of that release, and stop this one: it takes the run over."
+            )
+        return found | self.adoption.troubles(now)
+
+    def _silence(self, name: str) -> str:
+        if not self.envoy.has_joined:
+            return f"Ray does not answer: the driver process has been joining it for more than {FOREMAN_SECONDS:g} s."
+        return (
+            f"Ray does not answer: the foreman {name} has said nothing for more than {FOREMAN_SECONDS:g} s. It is "
+            "being started, or it hangs. What it has may be executing, so none of that is started again. If it never "
+            "answers, end its process on Ray's head node (ray::Foreman): what it had is LOST then."
+        )
+
+    def _refusal(self, name: str) -> str:
+        return f"The foreman {name} refuses this worker: {self.refusals[name][0]}."
 
     # -- what the envoy tells --------------------------------------------------------------------
 
@@ -372,12 +433,15 @@ class OnRay(Elsewhere):
         ours: dict[tuple[str, str], list[str]] = {}
         for here in self.abroad.values():
             ours.setdefault((here.foreman, here.incarnation), []).append(here.key)
+        if self.home in self.reached:
+            # Also without any: whether it answers must be known before more is claimed.
+            ours.setdefault((self.home, self.reached[self.home]), [])
         for (name, incarnation), keys in ours.items():
-            if name in self.reached or (self.home in self.reached and self.envoy.is_up):
-                self._say_ours(name, incarnation, keys)
+            if self.may_ask(name) and not self.questions.is_open(self._roll_calls.get(name)):
+                self._roll_calls[name] = self._say_ours(name, incarnation, keys)
 
-    def _say_ours(self, name: str, incarnation: str, keys: list[str]) -> None:
-        self.ask(name, "adopt", partial(self._told_of_ours, name, incarnation), keys=keys)
+    def _say_ours(self, name: str, incarnation: str, keys: list[str]) -> int:
+        return self.ask(name, "adopt", partial(self._told_of_ours, name, incarnation), keys=keys)
 
     def _told_of_ours(self, name: str, incarnation: str, told: dict[str, Any]) -> None:
         if told["incarnation"] != incarnation or "refused" in told:
@@ -393,16 +457,17 @@ class OnRay(Elsewhere):
     def say(self, name: str, verb: str, *parts: str, number: int | None = None, **facts: Any) -> None:
         self.envoy.send(["say", name, number], messages.say(verb, *parts, worker=self._worker, **facts))
 
-    def ask(self, name: str, verb: str, then: Callable[[dict[str, Any]], None], **facts: Any) -> None:
-        """Say it, and give the answer, if one comes, to ``then``."""
-        number = next(self._numbers)
-        self._questions[number] = then
+    def ask(self, name: str, verb: str, then: Then, **facts: Any) -> int:
+        """Say it, and give the answer, if one comes, to ``then``. The number of the question."""
+        number = self.questions.add(name, then)
         self.say(name, verb, number=number, **facts)
+        return number
 
     def _hear(self, message: list[Any], text: str) -> None:
         kind, *body = message
         if kind == "heard":
             name, cpus, worker = body
+            self._is_alive(name)
             if worker != self._worker or worker != self.host.id:
                 # It was told to whom we were before. Whoever adopts its runs is told, too.
                 return
@@ -410,9 +475,10 @@ class OnRay(Elsewhere):
             for event in json.loads(text):
                 self._heed_or_refuse(name, event)
         elif kind == "answer":
-            then = self._questions.pop(body[0], None)
-            if then is not None:
-                then(messages.hear(text))
+            question = self.questions.answered(body[0])
+            if question is not None:
+                self._is_alive(question.foreman)
+                self._heed_answer(question, text)
         elif kind == "session":
             self._joined(body[0])
         elif kind == "foreman":
@@ -422,12 +488,34 @@ class OnRay(Elsewhere):
         elif kind == "away":
             self._is_away(body[0])
         elif kind == "refused":
-            logger.error("The foreman %s refuses this worker: %s.", *body)
-            self.reached.pop(body[0], None)
+            self._is_refused(*body)
+
+    def _heed_answer(self, question: Question, text: str) -> None:
+        try:
+            question.then(messages.hear(text))
+        except (ValueError, LookupError, TypeError) as error:
+            # It is of another release, and speaks otherwise than every release should.
+            self._is_refused(question.foreman, f"what it answers cannot be read ({type(error).__name__}: {error})")
+
+    def _is_alive(self, name: str) -> None:
+        silent_for = self.questions.heard_from(name)
+        if silent_for is not None:
+            logger.info("The foreman %s answers again, after %.1f s.", name, silent_for)
+
+    def _is_refused(self, name: str, why: str) -> None:
+        if self.refusals.get(name, ("", 0.0))[0] != why:
+            logger.error("The foreman %s refuses this worker: %s.", name, why)
+        again_at = time.monotonic() + REFUSED_SECONDS
+        self.refusals[name] = why, again_at
+        self.reached.pop(name, None)
+        self.questions.drop(name)
+        if name == self.home:
+            self._open_at = again_at
 
     def _envoy_gone(self, why: str) -> None:
         self.reached.clear()
-        self._questions.clear()
+        self.questions.clear()
+        self.refusals.clear()
         self.waiting.forget()
         self._introduced = False
         self._is_away(why)
@@ -436,11 +524,21 @@ class OnRay(Elsewhere):
         """The envoy has joined this Ray; before it tells of any foreman there."""
         self.speak_to(f"{session}/{self.namespace}")
 
-    def _found(self, name: str, incarnation: str, cpus: float) -> None:
+    def _found(self, name: str, incarnation: str, cpus: float, protocol: int | None) -> None:
         self._is_back()
+        self._is_alive(name)
+        self._protocols[name] = protocol
+        # What it was asked before it was found, or found again, may be lost.
+        self.questions.drop(name)
         self.cpus = cpus
         if name == self.home:
             self._open_failed = 0
+            if protocol != messages.PROTOCOL:
+                # It bears our name and was started by other code than ours: it would not take what we submit.
+                self.envoy.send(["close", name])
+                self._is_refused(name, _other_code(protocol))
+                return
+        self.refusals.pop(name, None)
         self.reached[name] = incarnation
         self.meet(name, incarnation)
         # Whoever had that name before is no more.
@@ -452,6 +550,8 @@ class OnRay(Elsewhere):
         """The foreman is dead, or never was."""
         if self.reached.get(name) == incarnation:
             del self.reached[name]
+        self.questions.drop(name)
+        self.refusals.pop(name, None)
         self.adoption.gone(name)
         self.waiting.forget()
         self._give_up(name, None)
@@ -484,7 +584,20 @@ class OnRay(Elsewhere):
         try:
             self._heed(name, event)
         except (ValueError, KeyError, TypeError) as error:
-            # Words of another release, which nobody here understands.
+            token = messages.token_of(event[1])
+            if self._protocols.get(name) != messages.PROTOCOL and token in self.abroad:
+                if event[0] == "ended" and event[2] is True:
+                    # Its process has settled it: the ledger says how it ended.
+                    self.unsettled[token] = name, event[1]
+                    self.host.ended(self.abroad[token].flight, None, True)
+                    self._remove(token)
+                    return
+                # A worker of its release can read it: the foreman keeps it, and tells whoever asks next.
+                if token not in self._unread:
+                    logger.error("The foreman %s said %.200r, which only its own release can read.", name, event)
+                self._unread[token] = name
+                return
+            # Words which nobody here understands.
             logger.exception("The foreman %s said %.200r.", name, event)
             here = self._remove(messages.token_of(event[1]))
             if here is None:
@@ -499,6 +612,8 @@ class OnRay(Elsewhere):
 
     def _heed(self, name: str, event: list[Any]) -> None:
         kind, key, *body = event
+        if kind not in _EVENTS:
+            raise ValueError(f"an event {kind!r}, which is not known")
         token = messages.token_of(key)
         here = self.abroad.get(token)
         if here is None or here.key != key:
@@ -539,6 +654,9 @@ class OnRay(Elsewhere):
             words, alone = body
             self.host.settle(flight, lost(flight.claim, alone=alone, words=f"Its node on Ray is gone. {words}"))
         elif kind == "refused":
+            # The cause is at the end of it.
+            why = " ".join(clean(body[0]).split())[-UNBEGUN_CHARACTERS:]
+            self._unbegun = f"Ray could not begin runs lately: {why}", time.monotonic()
             refusal = RuntimeError(f"Ray could not begin it: {body[0]}")
             self.host.settle(flight, refuse(flight.claim, refusal, "ray"))
 
@@ -556,6 +674,20 @@ def _name_of_foreman(config: Config, environment: dict[str, Any], key_fingerprin
     project = hashlib.sha256(told.encode()).hexdigest()[:12]
     # A foreman of another protocol has another name.
     return f"manta:{config.cluster}:{config.ray['VERSION']}:{messages.PROTOCOL}:{environment['settings']}:{project}"
+
+
+_EVENTS = ("started", "ended", "returned", "died", "lost", "refused")
+
+
+def _ignore(told: dict[str, Any]) -> None:
+    """There is nothing to do with that answer."""
+
+
+def _other_code(protocol: int | None) -> str:
+    return (
+        f"it runs django-manta with protocol {protocol}, and this worker has protocol {messages.PROTOCOL}: install one "
+        "version on the nodes of Ray and where workers are"
+    )
 
 
 def _key(claim: Claimed) -> str:

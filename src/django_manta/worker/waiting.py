@@ -70,7 +70,7 @@ class Waiting:
         for each in long:
             by_foreman.setdefault(each.foreman, []).append(each)
         for name, theirs in by_foreman.items():
-            if name in self.runner.reached and name not in self._asked:
+            if self.runner.answers(name) and name not in self._asked:
                 self._asked.add(name)
                 asked = [each.key for each in theirs[:TOLD]]
                 self.runner.ask(name, "wonder", partial(self._hear, name), keys=asked)
@@ -102,7 +102,7 @@ class Waiting:
     def _call_back(self, each_of: "list[Abroad]") -> None:
         by_foreman: dict[str, list[str]] = {}
         for each in each_of:
-            if each.foreman in self.runner.reached:
+            if self.runner.answers(each.foreman):
                 by_foreman.setdefault(each.foreman, []).append(each.key)
         for name, keys in by_foreman.items():
             self.runner.say(name, "withdraw", keys=keys)
@@ -114,9 +114,9 @@ class Waiting:
             return None
         return in_vain(claim, self.pending_seconds, words, "ray")
 
-    def talk(self, ledger: Ledger, worker: str, away: str) -> None:
-        """Leave in the worker's row what keeps its runs from being executed."""
-        troubles = ({"": away} if away else {}) | self.troubles
+    def talk(self, ledger: Ledger, worker: str, others: dict[str, str]) -> None:
+        """Leave in the worker's row what keeps its runs from being executed; ``others``: what else its runner knows."""
+        troubles = others | self.troubles
         if troubles != self._told and ledger.tell_troubles(worker, troubles):
             self._told = troubles
 

@@ -315,17 +315,20 @@ class Line:
                 break
         try:
             told = messages.hear(answer)
-        except messages.UnknownProtocol as error:
-            # A foreman of another release, which does not understand us either. The others do.
-            self.envoy.tell(["refused", self.name, f"It speaks in {error}."])
-            await asyncio.Event().wait()
-        if self.incarnation and told["incarnation"] != self.incarnation:
+            incarnation, refusal, cpus = told["incarnation"], told.get("refused"), told.get("cpus", 1.0)
+        except (ValueError, KeyError) as error:
+            incarnation, refusal = self.incarnation, f"what it answers cannot be read ({type(error).__name__}: {error})"
+        if self.incarnation and incarnation != self.incarnation:
             raise Gone(self.name)
-        self.incarnation = told["incarnation"]
-        if "refused" in told:
-            self.envoy.tell(["refused", self.name, told["refused"]])
-            await asyncio.Event().wait()
-        self.envoy.tell(["foreman", self.name, self.incarnation, told["cpus"]])
+        self.incarnation = incarnation
+        if refusal is not None:
+            self._refused(refusal)
+        self.envoy.tell(["foreman", self.name, self.incarnation, cpus, told.get("protocol")])
+
+    def _refused(self, why: str) -> None:
+        """The worker decides when it tries again; another line is opened then."""
+        self.envoy.tell(["refused", self.name, why])
+        raise Finished
 
     def _find(self) -> Any:
         import ray
@@ -404,7 +407,6 @@ class Line:
             if told.get("refused") == "unknown":
                 await self._attach()
             elif "refused" in told:
-                self.envoy.tell(["refused", self.name, told["refused"]])
-                await asyncio.Event().wait()
+                self._refused(told["refused"])
             else:
                 self.envoy.tell(["heard", self.name, told["cpus"], self.worker], events)
