@@ -137,6 +137,7 @@ def test_a_driver_that_waits_for_ray_lives_and_one_that_hangs_before_it_has_join
 ) -> None:
     heard: list[str] = []
     monkeypatch.setattr(envoy, "_on_message", lambda message, text: heard.append(message[0]))
+    wait_for(lambda: drive(envoy) or "joining" in heard, SLOW_SECONDS)
     monkeypatch.setattr(envoys, "JOIN_SECONDS", 12.0)
     until = time.monotonic() + 15
     while time.monotonic() < until:
