@@ -1,5 +1,6 @@
 """Enqueue and get_result: Django's contract, in the caller's transaction."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,7 +17,8 @@ from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from django_manta import MantaBackend, State, options
+from django_manta import MantaBackend, State, options, payload
+from django_manta.ledger.book import ENQUEUE_BYTES
 from django_manta.models import Run
 from tests.app import tasks
 from tests.app.tasks import add, echo
@@ -293,3 +295,39 @@ def test_what_was_refused_once_is_refused_again() -> None:
 def test_more_tasks_than_are_remembered_keep_their_options() -> None:
     found = [echo.using(metadata={"number": number}).enqueue(number).metadata for number in range(600)]
     assert found == [{"number": number} for number in range(600)]
+
+
+TOO_LARGE = "x" * payload.ARGUMENTS_LIMIT
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    "enqueue",
+    [
+        lambda: echo.enqueue(TOO_LARGE),
+        lambda: echo.enqueue(word=TOO_LARGE),
+        lambda: echo.map(["small", TOO_LARGE]),
+        lambda: echo.enqueue_many([(("small",), {}), ((), {"word": TOO_LARGE})]),
+        lambda: default_task_backend.enqueue_many([(echo, ("small",), {}), (echo, (TOO_LARGE,), {})]),
+    ],
+)
+def test_arguments_beyond_the_limit_are_refused_and_nothing_is_enqueued(enqueue: Callable[[], Any]) -> None:
+    with pytest.raises(ValueError, match="The arguments are 16.0 MiB of JSON .* at most 16 MiB are stored"):
+        enqueue()
+    assert not Run.objects.exists()
+
+
+@pytest.mark.django_db
+def test_many_large_arguments_are_inserted_a_few_at_a_time() -> None:
+    sizes: list[int] = []
+
+    def weigh(execute: Any, sql: Any, params: Any, many: bool, context: Any) -> Any:
+        values = params.values() if isinstance(params, dict) else params or ()
+        sizes.append(sum(len(value) for value in values if isinstance(value, str)))
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(weigh):
+        runs = echo.map(["x" * 2**20] * 40)
+    assert len(runs) == Run.objects.count() == 40
+    assert 2 * ENQUEUE_BYTES > max(sizes) > 2**20
+    assert sum(sizes) > 40 * 2**20

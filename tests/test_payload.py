@@ -136,3 +136,20 @@ def test_a_rotated_key_still_verifies_what_the_former_signed() -> None:
     with override_settings(SECRET_KEY=KEY, SECRET_KEY_FALLBACKS=[]):
         assert not Seal("c").run_is_genuine(signature, *SIGNED)
         assert old_fingerprint not in Seal("c").accepted_fingerprints
+
+
+def test_the_limit_of_arguments_counts_bytes_as_they_are_stored() -> None:
+    frame = len('[["",""],{}]')
+    fits = "x" * (payload.ARGUMENTS_LIMIT // 2 - frame)
+    assert len(payload.encode_arguments([fits, "\u00e9" * (payload.ARGUMENTS_LIMIT // 4)], {}).text) > len(fits)
+    # Half as many characters as the limit has bytes, and a little more.
+    too_large = "\u00e9" * (payload.ARGUMENTS_LIMIT // 2)
+    with pytest.raises(ValueError, match=r"16\.0 MiB of JSON \(16,777,225 bytes\).*at most 16 MiB.*elsewhere"):
+        payload.encode_arguments([too_large], {})
+
+
+def test_a_result_is_weighed_in_bytes() -> None:
+    emoji = payload.encode("\U0001f600" * (payload.RESULT_LIMIT // 4))
+    with pytest.raises(ValueError, match=r"The task returned 64\.0 MiB of JSON \(67,108,866 bytes\)"):
+        payload.refuse_large(emoji, payload.RESULT_LIMIT, "The task returned")
+    payload.refuse_large("x" * payload.RESULT_LIMIT, payload.RESULT_LIMIT, "The task returned")

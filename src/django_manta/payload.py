@@ -27,8 +27,12 @@ type Json = bool | int | float | str | list[Json] | dict[str, Json] | None
 #: Deeper structures are refused: json, and every tool that reads the row, recurses.
 MAX_DEPTH = 200
 
-#: A result of more characters is refused: a row is no place for it, and a database takes a few times that at most.
+#: Arguments and results of more bytes, as the JSON in UTF-8 that is stored, are refused. Arguments pass through the
+#: worker that claims them; a result is written by the process that made it.
+ARGUMENTS_LIMIT = 16 * 1024 * 1024
 RESULT_LIMIT = 64 * 1024 * 1024
+
+_MIB = 1024 * 1024
 
 #: What the signed message is made of. A new kind of content gets a new version.
 SIGNATURE_VERSION = "1"
@@ -111,6 +115,21 @@ def dump(normalized: Any, place: str = "value") -> str:
         raise ValueError(f"Unsupported value: {error} (in {place})") from None
 
 
+def size_of(text: str) -> int:
+    """The bytes of ``text`` in UTF-8."""
+    return len(text) if text.isascii() else len(text.encode())
+
+
+def refuse_large(text: str, limit: int, what: str) -> None:
+    """Raise ValueError if ``text``, which is ``what`` as JSON, has more than ``limit`` bytes in UTF-8."""
+    # A character has four bytes at most.
+    if 4 * len(text) > limit and (size := size_of(text)) > limit:
+        raise ValueError(
+            f"{what} {size / _MIB:,.1f} MiB of JSON ({size:,} bytes), and at most {limit // _MIB} MiB are stored. Keep "
+            "the data elsewhere (a model, a file, a storage), and give where it is."
+        )
+
+
 def decode(text: str) -> Any:
     """The value of a stored JSON text."""
     return {} if text == "{}" else json.loads(text)  # the metadata of most runs
@@ -130,7 +149,10 @@ class Arguments(NamedTuple):
 
 
 def encode_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
-    """Arguments as they are stored. A result in them, or a group of results, becomes a reference to its value."""
+    """
+    Arguments as they are stored. A result in them, or a group of results, becomes a reference to its value. Raise
+    ValueError for more than ARGUMENTS_LIMIT bytes.
+    """
     if not _is_sequence(args):
         raise TypeError(f"args must be a list or tuple of positional arguments, not {args!r}.")
     if not isinstance(kwargs, (dict, Mapping)):
@@ -148,7 +170,9 @@ def encode_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Argument
 def _encode_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
     kept_args: list[Any] = _normalized(args, "args")
     kept_kwargs: dict[str, Any] = _normalized(kwargs, "kwargs")
-    return Arguments(kept_args, kept_kwargs, dump([kept_args, kept_kwargs], "arguments"))
+    text = dump([kept_args, kept_kwargs], "arguments")
+    refuse_large(text, ARGUMENTS_LIMIT, "The arguments are")
+    return Arguments(kept_args, kept_kwargs, text)
 
 
 def _take_out(value: Any, path: list[int | str], found: list[tuple[list[int | str], str]]) -> Any:

@@ -100,7 +100,8 @@ def test_a_large_result_does_not_pass_through_the_worker(start_worker: Start) ->
     too_large = tasks.repeat.enqueue("x", payload.RESULT_LIMIT)
     ended(too_large, limit=60, worker=worker)
     assert too_large.state is State.FAILED
-    assert "The task returned 64 MiB as JSON, and at most 64 MiB are stored." in too_large.errors[0].traceback
+    said = "The task returned 64.0 MiB of JSON (67,108,866 bytes), and at most 64 MiB are stored."
+    assert said in too_large.errors[0].traceback
     assert fsck.check(Ledger()) == []
 
 

@@ -432,11 +432,7 @@ class _Run:
     def _success(self, value: Any) -> Settleable:
         kept = payload.normalize(value, "return value")
         stored = payload.dump(kept, "return value")
-        if len(stored) > payload.RESULT_LIMIT:
-            raise ValueError(
-                f"The task returned {len(stored) / 2**20:.0f} MiB as JSON, and at most "
-                f"{payload.RESULT_LIMIT // 2**20} MiB are stored. Keep it elsewhere, and return where it is."
-            )
+        payload.refuse_large(stored, payload.RESULT_LIMIT, "The task returned")
         if self.admitted.has_result or self._is_heard_of():
             object.__setattr__(self.result, "_return_value", kept)
         claim, run_id = self.claim, self.admitted.run_id

@@ -7,7 +7,7 @@ database's clock decides everywhere; no method takes the time of the calling mac
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import batched
@@ -42,8 +42,10 @@ from django_manta.states import ENDS, State
 
 logger = logging.getLogger("django_manta")
 
-#: Rows per INSERT: large enough to drown the round trip, small enough for one message.
+#: Rows per INSERT: large enough to drown the round trip, small enough for one message. And about how many bytes of
+#: arguments.
 ENQUEUE_BATCH = 2_000
+ENQUEUE_BYTES = 16 * 1024 * 1024
 
 _LONG_AGO = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 
@@ -70,10 +72,13 @@ class Ledger:
 
     def enqueue(self, runs: Sequence[NewRun]) -> list[Enqueued]:
         """Insert runs: one statement a batch, in the caller's transaction, locking nothing else."""
-        if len(runs) <= ENQUEUE_BATCH:
+        if len(runs) == 1:
+            return self._enqueue(runs)
+        batches = list(_batches(runs))
+        if len(batches) == 1:
             return self._enqueue(runs)
         with self.session.transaction():
-            return [enqueued for batch in batched(runs, ENQUEUE_BATCH) for enqueued in self._enqueue(batch)]
+            return [enqueued for batch in batches for enqueued in self._enqueue(batch)]
 
     def _enqueue(self, runs: Sequence[NewRun]) -> list[Enqueued]:
         if not runs:
@@ -560,6 +565,22 @@ class Ledger:
 
     def listed(self, ids: Iterable[UUID]) -> Any:
         return self.dialect.listing([run_id.hex for run_id in ids])
+
+
+def _batches(runs: Sequence[NewRun]) -> Iterator[Sequence[NewRun]]:
+    """New runs, as many at a time as are inserted by one statement."""
+    for batch in batched(runs, ENQUEUE_BATCH):
+        sizes = [len(run.arguments) for run in batch]
+        if sum(sizes) <= ENQUEUE_BYTES:
+            yield batch
+            continue
+        begin, weight = 0, 0
+        for place, size in enumerate(sizes):
+            if weight and weight + size > ENQUEUE_BYTES:
+                yield batch[begin:place]
+                begin, weight = place, 0
+            weight += size
+        yield batch[begin:]
 
 
 def _waiting(reached: Mapping[UUID, State]) -> list[UUID]:

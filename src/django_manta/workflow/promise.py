@@ -93,6 +93,7 @@ def _bearer(database: str, name: str) -> UUID:
 def resolve(name_or_id: str | UUID, value: Any = None, *, backend: str = DEFAULT_TASK_BACKEND_ALIAS) -> TaskResult:
     """Keep a promise: whoever waits for it gets ``value``. Raise ValueError if it is settled already."""
     stored = payload.encode(value, "value")
+    payload.refuse_large(stored, payload.RESULT_LIMIT, "The value of the promise is")
     result = get_promise(name_or_id, backend=backend)
     manta: Any = task_backends[result.backend]
     signature = manta.seal.sign_result(result.id, stored)
