@@ -12,7 +12,7 @@ have the server forget all that is prepared there, ours as well.
 
 import select
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 import psycopg
@@ -23,6 +23,7 @@ from psycopg.pq.abc import PGresult
 from psycopg.types.numeric import Int8BinaryLoader
 from psycopg.types.string import ByteaBinaryLoader
 
+from django_manta.ledger import sending
 from django_manta.ledger.preparing import numbered
 
 #: What is claimed is read with its moments and its id as PostgreSQL keeps them: microseconds since the year 2000, and
@@ -63,7 +64,9 @@ class Direct:
     def rows(self, name: str, text: str, params: Mapping[str, Any]) -> Rows:
         """What the statement returns, if anything. When ``name`` is first heard of, it is prepared."""
         label, values = self._bound(name, text, params)
-        return self._read(name, self._link.exec_prepared(label, values, result_format=Format.BINARY))
+        with sending.blocking(self._link) if sending.are_large(values) else nullcontext():
+            result = self._link.exec_prepared(label, values, result_format=Format.BINARY)
+        return self._read(name, result)
 
     def _bound(self, name: str, text: str, params: Mapping[str, Any]) -> tuple[bytes, list[Any]]:
         """The name of the prepared statement, and its values."""

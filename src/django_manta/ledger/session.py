@@ -26,7 +26,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
 
 from django_manta import payload
-from django_manta.ledger import often, preparing
+from django_manta.ledger import often, preparing, sending
 from django_manta.moments import to_microseconds
 
 if TYPE_CHECKING:
@@ -200,7 +200,21 @@ class DjangoSession:
         self._said(name, params, lambda cursor: None)
 
     def _said[T](self, name: str, params: Mapping[str, Any], then: Callable[[CursorWrapper], T]) -> T:
-        connection, text = self.connection, statement(self.dialect.name, name)
+        connection = self.connection
+        if self.dialect.name == "postgres" and sending.are_large(params.values()):
+            connection.ensure_connection()
+            with sending.blocking(connection.connection.pgconn):
+                return self._say(connection, name, params, then)
+        return self._say(connection, name, params, then)
+
+    def _say[T](
+        self,
+        connection: BaseDatabaseWrapper,
+        name: str,
+        params: Mapping[str, Any],
+        then: Callable[[CursorWrapper], T],
+    ) -> T:
+        text = statement(self.dialect.name, name)
         if name in often.OFTEN and self.dialect.name == "postgres":
             short = often.shortened(connection, name, text)
             if short is not None:
