@@ -497,6 +497,11 @@ def repeat(word: str, times: int) -> str:
     return word * times
 
 
+@task
+def measure(word: str) -> int:
+    return len(word)
+
+
 @task(timeout=1, max_attempts=1)
 async def block_or_sleep(block: bool) -> None:
     if block:

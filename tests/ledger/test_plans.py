@@ -17,15 +17,15 @@ from tests.ledger.given import WELL, settlement, sql
 BACKLOG = 1_000_000
 QUEUES = [f"queue-{number}" for number in range(8)]
 BATCH = 100
-CLAIM = {"worker": "worker", "queues": QUEUES, "limit": BATCH, "horizon": None, "not_tasks": [], "not_ids": []}
+WANTED: dict[str, Any] = {"worker": "worker", "limit": BATCH, "budget": 2**24}
+CLAIM = {**WANTED, "queues": QUEUES, "horizon": None, "not_tasks": [], "not_ids": []}
 #: The same of one queue, for which PostgreSQL has a statement of its own.
-LINE = {"worker": "worker", "queue": QUEUES[0], "limit": BATCH, "horizon": None, "not_tasks": [], "not_ids": []}
+LINE = {**WANTED, "queue": QUEUES[0], "horizon": None, "not_tasks": [], "not_ids": []}
 
 #: And from behind marks, of which there is one in the middle of the queue.
 BEHIND = {
-    "worker": "worker",
+    **WANTED,
     "queue": QUEUES[0],
-    "limit": BATCH,
     "parts": json.dumps(
         [
             {"below": None, "above": 1},

@@ -101,6 +101,7 @@ class Ledger:
         horizon: float | None = None,
         not_tasks: Sequence[str] = (),
         marks: Marks | None = None,
+        budget: int = claiming.CLAIM_BYTES,
     ) -> list[Claimed]:
         """
         Take up to ``limit`` ready runs of ``queues`` for ``worker``, in one statement, or behind marks in one a queue.
@@ -108,9 +109,10 @@ class Ledger:
         The queues take turns, so that none starves another; within a queue it is priority, then
         deadline, then first come. With ``horizon``, only runs whose deadline is within so many
         seconds; with ``not_tasks``, none of these tasks. ``marks`` are the worker's, who begins behind them while
-        there is a backlog. A second statement fetches history only for runs that have any.
+        there is a backlog. No more are taken once their arguments have ``budget`` bytes. A second statement fetches
+        history only for runs that have any.
         """
-        return claiming.claim(self, claiming.Wanted(worker, queues, limit, horizon, not_tasks), marks)
+        return claiming.claim(self, claiming.Wanted(worker, queues, limit, horizon, not_tasks, budget=budget), marks)
 
     def settle(
         self, settlements: Iterable[Settleable], worker: str | None = None, *, recovering: bool = False

@@ -20,12 +20,16 @@ from django_manta.ledger import bad_rows, conflicts, rows, values
 from django_manta.ledger.marks import QUEUES, Marks
 from django_manta.ledger.records import Claimed
 from django_manta.ledger.session import Request, Row
+from django_manta.payload import size_of
 from django_manta.states import Outcome, State
 
 if TYPE_CHECKING:
     from django_manta.ledger.book import Ledger
 
 logger = logging.getLogger("django_manta")
+
+#: A claim takes no more once the arguments that it has taken have so many bytes: they pass through the worker's memory.
+CLAIM_BYTES = 16 * 1024 * 1024
 
 #: PostgreSQL has given a statement up, because it took too long.
 _CANCELED = "57014"
@@ -41,6 +45,23 @@ class Wanted(NamedTuple):
     not_tasks: Sequence[str] = ()
     #: Runs that the database lets nobody change.
     not_ids: Sequence[str] = ()
+    #: Bytes of arguments.
+    budget: int = CLAIM_BYTES
+
+    def is_filled_by(self, claims: Sequence[Claimed]) -> bool:
+        """Whether no more was to be claimed than this, so that there may be more."""
+        return len(claims) >= self.limit or self.is_outweighed_by(claims)
+
+    def is_outweighed_by(self, claims: Sequence[Claimed]) -> bool:
+        """Whether their arguments use up the budget."""
+        # Characters are counted first, which is quick: one has four bytes at most.
+        characters = sum([len(claim.arguments) for claim in claims])
+        return 4 * characters >= self.budget and weight_of(claims) >= self.budget
+
+
+def weight_of(claims: Sequence[Claimed]) -> int:
+    """The bytes of their arguments."""
+    return sum(size_of(claim.arguments) for claim in claims)
 
 
 def claim(ledger: "Ledger", wanted: Wanted, marks: Marks | None) -> list[Claimed]:
@@ -130,6 +151,7 @@ def _request(ledger: "Ledger", wanted: Wanted) -> Request:
         "horizon": wanted.horizon,
         "not_tasks": ledger.dialect.listing(wanted.not_tasks),
         "not_ids": ledger.dialect.listing(wanted.not_ids),
+        "budget": wanted.budget,
     }
     if len(wanted.queues) == 1 and ledger.dialect.name == "postgres":
         return "claim_line", {**params, "queue": wanted.queues[0]}
@@ -214,7 +236,7 @@ class Along:
             marks.look_at = None
             for each, claims in zip(self.wanted, self.claims, strict=True):
                 if _keeps_marks(ledger, each):
-                    full = len(claims) >= each.limit
+                    full = each.is_filled_by(claims)
                     _note(marks, each.queues, claims, self._seconds, full=full, in_company=True)
         return [claim for claims in self.claims for claim in claims]
 
@@ -223,7 +245,9 @@ class Along:
 
 
 def _claim_behind(ledger: "Ledger", wanted: Wanted, marks: Marks) -> list[Claimed]:
-    """One queue after the other, each from behind its mark, or all of it when that is due. They share the limit."""
+    """
+    One queue after the other, each from behind its mark, or all of it when that is due. They share limit and budget.
+    """
     claims: list[Claimed] = []
     marks.look_at = None
     if not any(map(marks.hold, wanted.queues)):
@@ -233,26 +257,35 @@ def _claim_behind(ledger: "Ledger", wanted: Wanted, marks: Marks) -> list[Claime
     brought = 0
     #: What one queue cannot fill is left to the others.
     queues = list(wanted.queues)
-    while queues and len(claims) < wanted.limit:
+    budget = wanted.budget
+    while queues and len(claims) < wanted.limit and budget > 0:
         queue = queues.pop(0)
         share = math.ceil((wanted.limit - len(claims)) / (len(queues) + 1))
+        mine = wanted._replace(queues=[queue], limit=share, budget=budget)
         found: list[Claimed] = []
         if marks.hold(queue):
-            asked = {"worker": wanted.worker, "queue": queue, "limit": share, "parts": marks.parts(queue)}
+            asked = {
+                "worker": wanted.worker,
+                "queue": queue,
+                "limit": share,
+                "budget": budget,
+                "parts": marks.parts(queue),
+            }
             found = _read(ledger, wanted.worker, ledger.session.rows("claim_behind", asked))
-            marks.took(queue, found, full=len(found) == share)
+            marks.took(queue, found, full=mine.is_filled_by(found))
             claims += found
             brought += bool(found)
-            if len(found) < share and marks.is_dear(queue):
+            if not mine.is_filled_by(found) and marks.is_dear(queue):
                 marks.put_off(queue)
                 continue
-        if len(found) < share:
-            rest = wanted._replace(queues=[queue], limit=share - len(found))
+        if not mine.is_filled_by(found):
+            rest = mine._replace(limit=share - len(found), budget=budget - weight_of(found))
             more = _look_through(ledger, rest, marks, claims)
             found += more
             brought += bool(more)
-        if len(found) == share:
+        if mine.is_filled_by(found):
             queues.append(queue)
+        budget -= weight_of(found)
     return rows.in_line(claims) if brought > 1 else claims
 
 
@@ -271,7 +304,7 @@ def _look_through(ledger: "Ledger", wanted: Wanted, marks: Marks, claims: list[C
             raise
         logger.warning("Could not look through all of %s; once more in a while.", wanted.queues, exc_info=True)
         return []
-    _note(marks, wanted.queues, found, time.monotonic() - began, full=len(found) >= wanted.limit)
+    _note(marks, wanted.queues, found, time.monotonic() - began, full=wanted.is_filled_by(found))
     claims += found
     return found
 

@@ -284,6 +284,7 @@ class OnRay(Elsewhere):
                 fields=messages.FIELDS,
                 orders=orders,
             )
+            self.host.sent(flights)
 
     def _add(self, here: Abroad) -> None:
         claim = here.flight.claim

@@ -8,7 +8,7 @@ hear of.
 from collections.abc import Sequence
 
 from django_manta.ledger import Claimed, Ledger, Settleable, Settled, house
-from django_manta.ledger.claiming import Along, Wanted
+from django_manta.ledger.claiming import Along, Wanted, weight_of
 from django_manta.ledger.marks import Marks
 from django_manta.ringing import DEBOUNCE_SECONDS, UNKNOWN
 from django_manta.worker.contact import Contact
@@ -44,6 +44,9 @@ class Claimer:
         self._marks = Marks()
         #: How many claims there have been.
         self._turn = 0
+        #: How many runs to ask for at the most. After a claim that the weight of arguments has cut short few, so as not
+        #: to lock what cannot be taken; and twice as many each time that this was not too many.
+        self._most = CLAIM_LIMIT
 
     @property
     def is_dear(self) -> bool:
@@ -66,36 +69,50 @@ class Claimer:
         if not wanted:
             return False
         asked = False
+        room = self._hands.room
         self._prospects.hungry = False
         self._prospects.passed_over = not _is_all(wanted, self._queues.names)
         for want in wanted:
-            ask = self._ask(want, len(claims))
+            ask = self._ask(want, len(claims), room)
             if ask is None:
                 self._prospects.passed_over = True
                 continue
             asked = True
-            found = self._ledger.claim(*ask[:3], horizon=ask.horizon, not_tasks=ask.not_tasks, marks=self._marks)
+            found = self._ledger.claim(
+                *ask[:3], horizon=ask.horizon, not_tasks=ask.not_tasks, marks=self._marks, budget=ask.budget
+            )
             claims += found
             self._note(ask, found)
+            if len(wanted) > 1:
+                room -= weight_of(found)
         self._plan()
         return asked
 
-    def _ask(self, want: Appetite, claimed: int) -> Wanted | None:
-        """What to ask the ledger for, after so many were claimed; None if nothing."""
-        limit = min(want.limit, CLAIM_LIMIT)
+    def _ask(self, want: Appetite, claimed: int, room: int) -> Wanted | None:
+        """
+        What to ask the ledger for, after so many were claimed, while there is room for so many bytes of arguments; None
+        if nothing.
+        """
+        limit = min(want.limit, self._most)
         allowance = self._hands.allowance
         if allowance is not None:
             limit = min(limit, allowance - claimed)
-        if limit < 1 or not want.queues:
+        if limit < 1 or room < 1 or not want.queues:
             return None
         # Each time another queue is the first to be served: where there is room for one run only, it is its turn.
         self._turn += 1
         first = self._turn % len(want.queues)
         turns = [*want.queues[first:], *want.queues[:first]]
-        return Wanted(self._hands.id, turns, limit, want.horizon, want.not_tasks)
+        return Wanted(self._hands.id, turns, limit, want.horizon, want.not_tasks, budget=room)
 
     def _note(self, ask: Wanted, found: Sequence[Claimed]) -> None:
-        if len(found) >= ask.limit:
+        """What a claim brought says about the next one."""
+        was_cut = ask.is_outweighed_by(found)
+        if was_cut:
+            self._most = 2 * len(found)
+        elif self._most < CLAIM_LIMIT:
+            self._most = min(2 * self._most, CLAIM_LIMIT)
+        if was_cut or len(found) >= ask.limit:
             self._prospects.hungry = True
         elif self._marks.look_at is not None:
             # Something may be there all the same, where it takes long to look.
@@ -124,7 +141,8 @@ class Claimer:
         def settle(settlements: list[Settleable]) -> Settled | None:
             nonlocal along, passed_over
             wanted = self._runner.appetite(self._queues.names, now)
-            asks = [ask for want in wanted if (ask := self._ask(want, 0)) is not None]
+            room = self._hands.room // max(1, len(wanted))
+            asks = [ask for want in wanted if (ask := self._ask(want, 0, room)) is not None]
             along = Along.of(asks, self._marks)
             passed_over = len(asks) < len(wanted) or not _is_all(wanted, self._queues.names)
             if along is None:

@@ -17,6 +17,8 @@ from django_manta.execution import announce
 from django_manta.execution.admission import resolve
 from django_manta.execution.runners.flights import Died, Flight
 from django_manta.ledger import Claimed, Ledger, Settleable, Settlement, Written
+from django_manta.ledger.claiming import CLAIM_BYTES
+from django_manta.payload import size_of
 from django_manta.states import Outcome, State
 from django_manta.worker import events
 from django_manta.worker.events import facts_of, tell
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
     from django_manta.backend import MantaBackend
 
 logger = logging.getLogger("django_manta")
+
+#: Arguments of fewer characters are not counted: all that a worker can have of those is little.
+LIGHT_CHARACTERS = 16 * 1024
 
 
 class Hands:
@@ -58,6 +63,9 @@ class Hands:
         self._stopping = stopping
         self._max_runs = max_runs
         self._in_flight: dict[int, Flight] = {}
+        #: The bytes of large arguments, by token, and of those of them whose runs have not started.
+        self._large: dict[int, int] = {}
+        self._unstarted_bytes = 0
         self.executed = 0
 
     def __len__(self) -> int:
@@ -75,6 +83,11 @@ class Hands:
         return None if self._max_runs is None else self._max_runs - self.executed - len(self._in_flight)
 
     @property
+    def room(self) -> int:
+        """How many bytes of arguments may be claimed; none below 1. Who executes a run has a copy of its own."""
+        return CLAIM_BYTES - self._unstarted_bytes
+
+    @property
     def are_done(self) -> bool:
         """As much was executed as was asked for."""
         return self._max_runs is not None and self.executed >= self._max_runs
@@ -87,12 +100,18 @@ class Hands:
         self.settler.clear()
         self.settler.close(0)
         self._in_flight.clear()
+        self._large.clear()
+        self._unstarted_bytes = 0
 
     def take_on(self, claims: list[Claimed]) -> None:
         now = time.monotonic()
         flights = [Flight(claim, *self._traits(claim), now) for claim in claims]
         for flight in flights:
-            self._in_flight[flight.claim.token] = flight
+            claim = flight.claim
+            self._in_flight[claim.token] = flight
+            if len(claim.arguments) > LIGHT_CHARACTERS:
+                self._large[claim.token] = size = size_of(claim.arguments)
+                self._unstarted_bytes += size
         self.runner.take_on(flights)
         if events.are_told():
             for claim in claims:
@@ -116,6 +135,8 @@ class Hands:
         return len(self)
 
     def started(self, flight: Flight) -> None:
+        if self._large:
+            self._is_begun(flight.claim.token)
         if events.are_told():
             tell("started", **facts_of(flight.claim, self.id))
 
@@ -133,7 +154,28 @@ class Hands:
             self._forget(claim.token)
             self._announce(claim, settlement, settlement.next_state)
         else:
-            self.settler.add(claim, settlement, time.monotonic())
+            self._settle(flight, settlement, time.monotonic())
+
+    def _is_begun(self, token: int) -> None:
+        """Its arguments wait no more."""
+        if size := self._large.get(token):
+            self._large[token] = 0
+            self._unstarted_bytes -= size
+
+    def _settle(self, flight: Flight, settlement: Settleable, now: float) -> None:
+        """Its end is known: nobody needs its arguments any more, and it may be long until it is settled."""
+        if self._large and self._has_no_arguments(flight.claim.token):
+            flight.claim = flight.claim._replace(arguments="")
+        self.settler.add(flight.claim, settlement, now)
+
+    def _has_no_arguments(self, token: int) -> bool:
+        """Forget the size of large arguments. Whether there were any."""
+        self._is_begun(token)
+        return self._large.pop(token, None) is not None
+
+    def sent(self, flights: Iterable[Flight]) -> None:
+        for flight in flights:
+            self._is_begun(flight.claim.token)
 
     def returned(self, flights: list[Flight]) -> None:
         """An executor gave back what it had not started."""
@@ -146,16 +188,11 @@ class Hands:
     def give_back(self, flights: Sequence[Flight]) -> None:
         now = time.monotonic()
         for flight in flights:
-            self.settler.add(
-                flight.claim,
-                Settlement(
-                    run_id=flight.claim.id,
-                    token=flight.claim.token,
-                    outcome=Outcome.RETURNED,
-                    next_state=State.READY,
-                ),
-                now,
+            claim = flight.claim
+            given_back = Settlement(
+                run_id=claim.id, token=claim.token, outcome=Outcome.RETURNED, next_state=State.READY
             )
+            self._settle(flight, given_back, now)
 
     def died(self, died: Died) -> None:
         if died.started or (died.code not in (0, None) and not died.killed):
@@ -163,17 +200,17 @@ class Hands:
         now = time.monotonic()
         for flight in died.started:
             self.executed += 1
-            self.settler.add(flight.claim, obituary(flight, died), now)
+            self._settle(flight, obituary(flight, died), now)
         self._prospects.hungry = True
         self.returned(died.unstarted)
 
     def settle(self, flight: Flight, settlement: Settleable) -> None:
         """Nobody executes it any more, or ever did."""
         self._prospects.hungry = True
-        self.settler.add(flight.claim, settlement, time.monotonic())
+        self._settle(flight, settlement, time.monotonic())
 
     def forgotten(self, flight: Flight) -> None:
-        self._in_flight.pop(flight.claim.token, None)
+        self._let_go(flight.claim.token)
 
     def adopted(self, flights: Iterable[Flight]) -> None:
         """Executions of a lost worker, which are ours from now on."""
@@ -182,8 +219,12 @@ class Hands:
             tell("adopted", level=logging.WARNING, **facts_of(flight.claim, self.id))
 
     def _forget(self, token: int) -> None:
-        self._in_flight.pop(token, None)
+        self._let_go(token)
         self.runner.settled([token])
+
+    def _let_go(self, token: int) -> None:
+        self._in_flight.pop(token, None)
+        self._has_no_arguments(token)
 
     # -- what the ledger says --------------------------------------------------------------------
 

@@ -31,6 +31,12 @@ class Host(Protocol):
 
     def started(self, flight: Flight) -> None: ...
 
+    def sent(self, flights: Iterable[Flight]) -> None:
+        """
+        These are with Ray, where they may wait long for what they need: their arguments do not keep the worker from
+        claiming others.
+        """
+
     def ended(self, flight: Flight, settlement: Written | None, settled: bool) -> None:
         """An execution ended; without a settlement, its run was no longer its own. ``settled``: the row says so."""
 

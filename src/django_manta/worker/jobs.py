@@ -146,6 +146,7 @@ class RayJobs(Elsewhere):
             return
         self.jobs[job] = Job(flight)
         self.clerk.submit(job, request)
+        self.host.sent([flight])
 
     def _request(self, job: str, flight: Flight) -> dict[str, Any]:
         claim = flight.claim

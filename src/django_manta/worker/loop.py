@@ -311,7 +311,8 @@ class Worker:
         self._look_if_due(now)
 
     def _may_claim(self) -> bool:
-        return self.prospects.hungry and not self.stopping.requests and not self.settler.is_full
+        is_full = self.settler.is_full or self.hands.room < 1
+        return self.prospects.hungry and not self.stopping.requests and not is_full
 
     def _may_idle(self) -> bool:
         """Nothing runs that could give the waiting outcomes company."""

@@ -6,6 +6,9 @@
 -- makes up for them from any queue, so that nobody goes away empty-handed while runs are ready.
 -- No queue can starve another, and no row is locked that is not taken.
 --
+-- Of what was picked only so much is taken as weighs no more than the budget, and one more; by turns as well. The size
+-- that octet_length() tells stands in the row, also where the value does not.
+--
 -- Tasks that are not wanted are left out by a CASE: of a comparison with a list that it does not know the
 -- planner believes that hardly a row passes, and reads them all.
 WITH wanted AS (
@@ -27,9 +30,12 @@ WITH wanted AS (
 shares AS (
     SELECT
         turns.queue,
+        turns.rank,
         count(*) AS share
     FROM (
-        SELECT wanted.queue
+        SELECT
+            wanted.queue,
+            wanted.rank
         FROM wanted
         CROSS JOIN LATERAL (
             SELECT row_number() OVER () AS turn
@@ -49,15 +55,22 @@ shares AS (
         ORDER BY line.turn, wanted.rank
         LIMIT %(limit)s
     ) AS turns
-    GROUP BY turns.queue
+    GROUP BY turns.queue, turns.rank
 ),
 picked AS MATERIALIZED (
-    SELECT head.id
+    SELECT
+        head.id,
+        head.weight,
+        shares.rank
     FROM shares
     CROSS JOIN LATERAL (
-        SELECT line.id
+        SELECT
+            line.id,
+            line.weight
         FROM (
-            SELECT run.id
+            SELECT
+                run.id,
+                octet_length(run.arguments) AS weight
             FROM manta_run AS run
             WHERE
                 run.state = 'READY'
@@ -74,10 +87,15 @@ picked AS MATERIALIZED (
     ) AS head
 ),
 made_up AS MATERIALIZED (
-    SELECT head.id
+    SELECT
+        head.id,
+        head.weight,
+        wanted.rank
     FROM wanted
     CROSS JOIN LATERAL (
-        SELECT run.id
+        SELECT
+            run.id,
+            octet_length(run.arguments) AS weight
         FROM manta_run AS run
         WHERE
             run.state = 'READY'
@@ -101,7 +119,33 @@ SET
     started_at = COALESCE(run.started_at, statement_timestamp()),
     last_attempted_at = statement_timestamp()
 -- An array, not a join: misjudging how many were picked, the planner would read the whole table.
-WHERE run.id = ANY(ARRAY(SELECT picked.id FROM picked UNION ALL SELECT made_up.id FROM made_up))
+WHERE run.id = ANY(
+    CASE
+        WHEN (SELECT COALESCE(sum(each.weight), 0) FROM (TABLE picked UNION ALL TABLE made_up) AS each) <= %(budget)s
+            THEN ARRAY(SELECT picked.id FROM picked UNION ALL SELECT made_up.id FROM made_up)
+        ELSE ARRAY(
+            SELECT weighed.id
+            FROM (
+                SELECT
+                    turns.id,
+                    sum(turns.weight) OVER (ORDER BY turns.turn, turns.rank ROWS UNBOUNDED PRECEDING)
+                    - turns.weight AS before
+                FROM (
+                    SELECT
+                        placed.*,
+                        row_number() OVER (PARTITION BY placed.rank ORDER BY placed.place) AS turn
+                    FROM (
+                        SELECT
+                            each.*,
+                            row_number() OVER () AS place
+                        FROM (TABLE picked UNION ALL TABLE made_up) AS each
+                    ) AS placed
+                ) AS turns
+            ) AS weighed
+            WHERE weighed.before < %(budget)s
+        )
+    END
+)
 RETURNING
     run.id,
     run.token,

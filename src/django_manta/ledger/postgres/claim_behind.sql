@@ -4,7 +4,9 @@
 -- a priority, and what lies between two priorities. The rest of the index may be full of entries of runs that are
 -- done, which the database has not cleaned up.
 WITH picked AS MATERIALIZED (
-    SELECT head.id
+    SELECT
+        head.id,
+        head.weight
     FROM json_to_recordset(%(parts)s::json) AS part (
         below integer,
         above integer,
@@ -13,9 +15,13 @@ WITH picked AS MATERIALIZED (
         id uuid
     )
     CROSS JOIN LATERAL (
-        SELECT behind.id
+        SELECT
+            behind.id,
+            behind.weight
         FROM (
-            SELECT run.id
+            SELECT
+                run.id,
+                octet_length(run.arguments) AS weight
             FROM manta_run AS run
             WHERE
                 part.priority IS NOT NULL
@@ -29,9 +35,13 @@ WITH picked AS MATERIALIZED (
             FOR NO KEY UPDATE SKIP LOCKED
         ) AS behind
         UNION ALL
-        SELECT between_marks.id
+        SELECT
+            between_marks.id,
+            between_marks.weight
         FROM (
-            SELECT run.id
+            SELECT
+                run.id,
+                octet_length(run.arguments) AS weight
             FROM manta_run AS run
             WHERE
                 part.priority IS NULL
@@ -65,7 +75,22 @@ SET
     attempts = LEAST(run.attempts, 999999) + 1,
     started_at = COALESCE(run.started_at, statement_timestamp()),
     last_attempted_at = statement_timestamp()
-WHERE run.id = ANY(ARRAY(SELECT picked.id FROM picked))
+WHERE run.id = ANY(
+    CASE
+        WHEN (SELECT COALESCE(sum(picked.weight), 0) FROM picked) <= %(budget)s THEN ARRAY(SELECT picked.id FROM picked)
+        -- The first of them whatever it weighs. The others are left as they are.
+        ELSE ARRAY(
+            SELECT weighed.id
+            FROM (
+                SELECT
+                    picked.id,
+                    sum(picked.weight) OVER (ROWS UNBOUNDED PRECEDING) - picked.weight AS before
+                FROM picked
+            ) AS weighed
+            WHERE weighed.before < %(budget)s
+        )
+    END
+)
 RETURNING
     run.id,
     run.token,

@@ -3,9 +3,11 @@
 -- What claim.sql does for a worker with several queues, without the looks that let them take turns: of most
 -- workers' only queue, and of every pickup while nothing else is waiting, those would be half of the time.
 --
--- For the CASE and the array, see there.
+-- For the first CASE, the array and the weight, see there.
 WITH picked AS MATERIALIZED (
-    SELECT run.id
+    SELECT
+        run.id,
+        octet_length(run.arguments) AS weight
     FROM manta_run AS run
     WHERE
         run.state = 'READY'
@@ -35,7 +37,22 @@ SET
     attempts = LEAST(run.attempts, 999999) + 1,
     started_at = COALESCE(run.started_at, statement_timestamp()),
     last_attempted_at = statement_timestamp()
-WHERE run.id = ANY(ARRAY(SELECT picked.id FROM picked))
+WHERE run.id = ANY(
+    CASE
+        WHEN (SELECT COALESCE(sum(picked.weight), 0) FROM picked) <= %(budget)s THEN ARRAY(SELECT picked.id FROM picked)
+        -- The first of them whatever it weighs. The others are left as they are.
+        ELSE ARRAY(
+            SELECT weighed.id
+            FROM (
+                SELECT
+                    picked.id,
+                    sum(picked.weight) OVER (ROWS UNBOUNDED PRECEDING) - picked.weight AS before
+                FROM picked
+            ) AS weighed
+            WHERE weighed.before < %(budget)s
+        )
+    END
+)
 RETURNING
     run.id,
     run.token,

@@ -1,6 +1,6 @@
 -- Take a batch of ready runs for a worker, under BEGIN IMMEDIATE.
 --
--- The queues take turns. Tokens go on from the highest ever given: sqlite_sequence remembers the
+-- The queues take turns. What is taken weighs no more than the budget, but for the last of it. Tokens go on from the highest ever given: sqlite_sequence remembers the
 -- highest that was settled, also after its attempt was pruned, and the runs hold the rest.
 UPDATE manta_run
 SET
@@ -22,10 +22,12 @@ FROM (
     FROM (
         SELECT
             turns.id,
-            row_number() OVER (ORDER BY turns.turn, turns.rank) AS position
+            row_number() OVER (ORDER BY turns.turn, turns.rank) AS position,
+            sum(turns.weight) OVER (ORDER BY turns.turn, turns.rank ROWS UNBOUNDED PRECEDING) - turns.weight AS before
         FROM (
             SELECT
                 run.id,
+                length(CAST(run.arguments AS BLOB)) AS weight,
                 wanted.key AS rank,
                 row_number() OVER (
                     PARTITION BY wanted.key ORDER BY run.priority DESC, run.deadline, run.id
@@ -64,7 +66,7 @@ FROM (
                 )
         ) AS turns
     ) AS line
-    WHERE line.position <= %(limit)s
+    WHERE line.position <= %(limit)s AND line.before < %(budget)s
 ) AS picked
 WHERE manta_run.id = picked.id
 RETURNING
