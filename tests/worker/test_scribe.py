@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from django_manta.ledger import Claimed, Ledger, own_session
 from django_manta.states import State
 from django_manta.worker import scribe
 from django_manta.worker.scribe import Scribe
-from django_manta.worker.settling import BATCH, FULL, MANY, WORTHWHILE, Settler
+from django_manta.worker.settling import BATCH, FULL, FULL_BYTES, MANY, WORTHWHILE, Settler
 from tests.ledger.given import claimed, dependent, settlement, sql, state_of
 
 pytestmark = [pytest.mark.postgres, pytest.mark.django_db(transaction=True, available_apps=["django_manta"])]
@@ -282,6 +283,27 @@ def test_who_has_too_many_that_are_not_settled_claims_no_more(ledger: Ledger, de
         assert not desk.settler.is_full
         desk.settler.add(claim._replace(token=number), settlement(claim), 0.0)
     assert desk.settler.is_full
+
+
+def test_so_many_bytes_that_are_not_settled_are_too_many_as_well(ledger: Ledger, desk: Desk) -> None:
+    held, *others, late = claimed(ledger, 9)
+    large = '"' + "x" * (FULL_BYTES // 8) + '"'
+    for claim in (held, *others):
+        assert not desk.settler.is_full
+        desk.settler.add(claim, settlement(claim, result=large), 0.0)
+    assert desk.settler.is_full
+    # What is settled makes room; what has to be tried again does not.
+    with closing(own_session()) as session, session.transaction():
+        sql(Ledger(session), "SELECT 1 FROM manta_run WHERE id = %s FOR UPDATE", [held.id])
+        for _ in range(8):
+            desk.settler.flush(ledger, 0.0)
+        assert (len(desk.settler), desk.settler.is_full) == (1, False)
+    for claim in others:
+        desk.settler.add(claim, settlement(claim, result=large), 0.0)
+    assert desk.settler.is_full
+    desk.settler.clear()
+    desk.settler.add(late, settlement(late, result=large), 0.0)
+    assert not desk.settler.is_full
 
 
 def test_what_somebody_holds_is_tried_again_and_what_is_not_ours_is_not(ledger: Ledger, desk: Desk) -> None:

@@ -134,6 +134,10 @@ class Hands:
     def in_hand(self) -> int:
         return len(self)
 
+    @property
+    def is_full(self) -> bool:
+        return self.settler.is_full
+
     def started(self, flight: Flight) -> None:
         if self._large:
             self._is_begun(flight.claim.token)

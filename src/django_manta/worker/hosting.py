@@ -29,6 +29,11 @@ class Host(Protocol):
         """How many runs it has claimed and not settled."""
         ...
 
+    @property
+    def is_full(self) -> bool:
+        """So much has ended and is not settled that it should take no more."""
+        ...
+
     def started(self, flight: Flight) -> None: ...
 
     def sent(self, flights: Iterable[Flight]) -> None:

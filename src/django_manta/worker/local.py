@@ -37,6 +37,7 @@ class Processes:
             on_ended=host.ended,
             on_returned=host.returned,
             on_died=host.died,
+            is_full=lambda: host.is_full,
         )
         self.dispatcher = Dispatcher(self.pool, list(tiers), async_slots, lambda: host.in_hand)
 

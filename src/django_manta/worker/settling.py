@@ -9,7 +9,7 @@ each time, and the others go on.
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import NamedTuple
 from uuid import UUID
@@ -34,8 +34,10 @@ WORTHWHILE = 100
 BATCH_BYTES = 16 * 1024 * 1024
 HEAVY_BYTES = BATCH_BYTES // BATCH
 
-#: Who has so many that are not settled claims no more: what it has executed would be executed again if it died.
+#: Who has so many that are not settled claims no more: what it has executed would be executed again if it died. The same
+#: for so many bytes of heavy ones; and then no more are taken from children, who wait with them.
 FULL = 3 * BATCH
+FULL_BYTES = 4 * BATCH_BYTES
 
 #: From so many on the loop does not wait while they are settled; and so many batches are there at a time, one of them
 #: under way.
@@ -93,6 +95,9 @@ class Settler:
         self._waiting: dict[int, Waiting] = {}
         #: One of those that wait, or waited since there were none, is heavy, or may be.
         self._has_heavy = False
+        #: The bytes of those that are heavy and not settled, by token, and of all of them.
+        self._heavy: dict[int, int] = {}
+        self._heavy_bytes = 0
         #: What somebody held the row of, and when to try it again.
         self._locked: dict[int, Waiting] = {}
         self._locked_until = 0.0
@@ -121,8 +126,11 @@ class Settler:
 
     def add(self, claim: Claimed, settlement: Settleable, now: float) -> None:
         self._waiting[claim.token] = Waiting(claim, settlement, now)
-        if _weight(settlement) > HEAVY_BYTES:
+        weight = _weight(settlement)
+        if weight > HEAVY_BYTES:
             self._has_heavy = True
+            self._heavy_bytes += weight - self._heavy.get(claim.token, 0)
+            self._heavy[claim.token] = weight
 
     def next_time(self) -> float | None:
         """When the next batch should go, or None if nothing waits, or has to wait until those before it are done."""
@@ -166,8 +174,8 @@ class Settler:
 
     @property
     def is_full(self) -> bool:
-        """So many wait that no more should be claimed."""
-        return len(self) >= FULL
+        """So many wait that no more should be claimed, nor taken from those who execute."""
+        return len(self) >= FULL or self._heavy_bytes >= FULL_BYTES
 
     def flush(
         self, ledger: Ledger, now: float, claim: Callable[[list[Settleable]], Settled | None] | None = None
@@ -309,6 +317,10 @@ class Settler:
             for one in batch:
                 if one.claim.token not in settled.refused:
                     self._delays.pop(one.claim.token, None)
+        if self._heavy:
+            self._let_go(
+                one.claim.token for one in batch if one.claim.token not in settled.busy | settled.refused.keys()
+            )
         if not settled.busy and not settled.refused:
             return [(claim, settlement, reached(claim.token)) for claim, settlement, _ in batch]
         moved = []
@@ -323,6 +335,10 @@ class Settler:
                 moved.append((one.claim, one.settlement, reached(token)))
         return moved
 
+    def _let_go(self, tokens: Iterable[int]) -> None:
+        for token in tokens:
+            self._heavy_bytes -= self._heavy.pop(token, 0)
+
     def clear(self) -> None:
         """Our lease is lost: nothing of this is ours to settle."""
         self._waiting.clear()
@@ -330,6 +346,8 @@ class Settler:
         self._aside.clear()
         self._delays.clear()
         self._under_way.clear()
+        self._heavy.clear()
+        self._heavy_bytes = 0
 
     def close(self, seconds: float) -> None:
         """What is under way has so long, and can be collected. What is settled after this is settled by the loop."""
@@ -340,5 +358,8 @@ class Settler:
 
 
 def _weight(settlement: Settleable) -> int:
-    """Bytes, about: besides its result all that a settlement has is capped."""
+    """
+    Bytes, about: all but its result is capped, and what is written down is ASCII. A result that is not written down does
+    not come here.
+    """
     return len(settlement.text if isinstance(settlement, Written) else settlement.result or "")
