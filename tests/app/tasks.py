@@ -498,6 +498,11 @@ def repeat(word: str, times: int) -> str:
 
 
 @task
+async def repeat_async(word: str, times: int) -> str:
+    return word * times
+
+
+@task
 def measure(word: str) -> int:
     return len(word)
 

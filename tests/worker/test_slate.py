@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -32,6 +33,7 @@ from django_manta.execution.runners.slate import (
     new_slate,
 )
 from django_manta.execution.runners.wire import Kind
+from django_manta.states import Outcome
 
 type Ends = tuple[Slate, Slate]
 
@@ -310,6 +312,41 @@ def test_a_child_that_makes_no_sense_is_heard_no_more(
     made.hear()
     assert killed == [child]
     assert made.rest(30.0) > 0.0
+
+
+def test_who_has_no_room_for_more_ends_hears_none_and_kills_nobody_for_that(
+    pool: tuple[Pool, Child, Slate], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, child, far = pool
+    killed: list[Child] = []
+    monkeypatch.setattr(made, "_kill", killed.append)
+    flight: Any = SimpleNamespace(
+        kill_at=1.0, doomed=(Outcome.TIMED_OUT, ""), returned=False, started_at=1.0, claim=None
+    )
+    child.held[1] = flight
+    is_full = True
+    monkeypatch.setattr(made, "_is_full", lambda: is_full)
+    far.write(Kind.GIVEN_BACK, [], full)
+    # It is not woken by what it does not hear.
+    assert made.rest(30.0) == 30.0
+    assert not far.must_wake(NAPPING)
+    made.hear()
+    made.tend(100.0)
+    assert far.has_news
+    assert killed == []
+    is_full = False
+    returned: list[Any] = []
+    monkeypatch.setattr(made, "_on_returned", returned.append)
+    assert made.rest(30.0) == 0.0
+    made.hear()
+    assert returned == [[]]
+    flight.claim = SimpleNamespace(token=7)
+    far.tell_returned(7)
+    made.tend(100.0)
+    assert killed == []
+    flight.kill_at, flight.doomed = 1.0, (Outcome.CANCELLED, "")
+    made.tend(100.0)
+    assert killed == [child]
 
 
 def test_who_has_something_to_hear_does_not_rest(pool: tuple[Pool, Child, Slate]) -> None:

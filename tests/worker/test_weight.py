@@ -2,13 +2,19 @@
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from typing import Any
 
 import psutil
 import pytest
+from django.db import connection
+
+from django_manta import State
+from django_manta.execution.runners.flights import GRACE_SECONDS
+from django_manta.ledger import PostgresSession
 
 from tests.app import tasks
-from tests.worker.conftest import Start, WorkerProcess, ended
+from tests.worker.conftest import Start, WorkerProcess, ended, outcomes, wait_for
 
 MIB = 2**20
 
@@ -49,4 +55,30 @@ def test_large_arguments_do_not_fill_the_memory_of_a_worker(start_worker: Start)
         ended(*small, *large, limit=120, worker=worker)
     assert {run.return_value for run in large} == {2 * MIB}
     assert max(seen) < MOST_MEMORY, f"{max(seen) / MIB:.0f} MiB"
-    print(f"peak {max(seen) / MIB:.0f} MiB")
+
+
+def is_waited_for(seconds: float) -> bool:
+    """Whether a statement has waited for a lock for so long."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+            " AND clock_timestamp() - query_start > make_interval(secs => %s)",
+            [seconds],
+        )
+        [[count]] = cursor.fetchall()
+    return bool(count)
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("task", [tasks.repeat, tasks.repeat_async])
+def test_no_run_is_killed_for_its_time_limit_while_its_value_is_stored(start_worker: Start, task: Any) -> None:
+    worker = start_worker().ready()
+    ended(task.enqueue("x", 1), worker=worker)
+    with closing(PostgresSession()) as other, other.transaction():
+        other.connection.execute("LOCK TABLE manta_attempt IN EXCLUSIVE MODE")
+        # It is stored by the process that made it.
+        large = task.using(timeout=1).enqueue("x", 2 * MIB)
+        wait_for(lambda: is_waited_for(1 + GRACE_SECONDS + 1), 30, worker.tell)
+    ended(large, worker=worker)
+    assert (large.state, outcomes(large)) == (State.SUCCESSFUL, ["SUCCESSFUL"]), worker.tell()
+    assert "died" not in worker.log.read_text()

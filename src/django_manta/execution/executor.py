@@ -253,7 +253,7 @@ class _Run:
                     filling.fill_in(self.admitted)
             if self.options.atomic:
                 return self._execute_atomically()
-            return self._finish(self._ended_with(self._call()))
+            return self._finish(self._ended_with(self._returned()))
         except LostLease as error:
             logger.warning("%s", error)
             return Execution(None)
@@ -267,6 +267,14 @@ class _Run:
                 raise
             # Still inside the handler: receivers of task_finished read the live exception.
             return self._fail(error)
+
+    def _returned(self) -> Any:
+        """What the task returned. From then on its time limit is not for what is left to do."""
+        try:
+            return self._call()
+        finally:
+            if on_returned is not None and self.limit.seconds is not None:
+                on_returned(self.claim.token)
 
     def _call(self) -> Any:
         chained = self.backend.config.middleware
@@ -308,7 +316,7 @@ class _Run:
                 driver = connections[database].connection
                 # First in line, so that a hook of the task's that raises finds the commit noted.
                 transaction.on_commit(note, using=database)
-                settlement = self._ended_with(self._call())
+                settlement = self._ended_with(self._returned())
                 if settlement.next_state is State.FAILED:
                     # It asked too often to be called again: what it wrote goes with its success.
                     raise _TakenBack
@@ -566,6 +574,10 @@ class _Run:
     def _is_heard_of(self) -> bool:
         return bool(task_finished.receivers) and task_finished.has_listeners(type(self.backend))
 
+
+#: Is given the token of a run with a time limit when its task, with its middleware, has returned or raised: to encode and
+#: store a large value may take longer than the limit. A process that is killed by others puts its own way here.
+on_returned: Callable[[int], None] | None = None
 
 #: Whether failures are logged as Django does. For a process that has taken Django's own receivers off the
 #: signals (see runners.child): a signal that nobody receives costs nothing.

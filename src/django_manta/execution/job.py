@@ -134,7 +134,7 @@ class _Job:
         return FAILED if row.outcome in (Outcome.FAILED, Outcome.TIMED_OUT) else 0
 
     def _prepare(self) -> None:
-        from django_manta.execution import limits
+        from django_manta.execution import executor, limits
         from django_manta.execution.runners.flights import GRACE_SECONDS
 
         limits.let_forks_be_plain()
@@ -143,6 +143,7 @@ class _Job:
         faulthandler.enable(sys.__stderr__ or 2)
         signal.signal(signal.SIGTERM, _stop)
         if self.timeout is not None:
+            executor.on_returned = lambda token: faulthandler.cancel_dump_traceback_later()
             # Whatever the task holds on to, the interpreter included: this ends it, and says where it was.
             faulthandler.dump_traceback_later(self.timeout + GRACE_SECONDS, exit=True, file=sys.__stderr__ or 2)
 

@@ -141,6 +141,7 @@ class Child:
     def serve(self) -> int:
         signal.signal(signal.SIGUSR1, self._raise_inside)
         told_by = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGALRM)
+        executor.on_returned = self._slate.tell_returned
         self._handlers = {int(number): getsignal(number) for number in told_by}
         threading.Thread(target=self._read, name="manta-reader", daemon=True).start()
         self._tell(Kind.HELLO, os.getpid())

@@ -59,6 +59,7 @@ class Concurrent:
         # Not SIG_IGN, which every program that a task starts would inherit.
         signal.signal(signal.SIGUSR1, _ignore)
         executor.call_coroutine = self._call_coroutine
+        executor.on_returned = lambda token: self._send(frame(Kind.RETURNED, token))
         threading.Thread(target=self._read, name="manta-reader", daemon=True).start()
         self._send(frame(Kind.HELLO, os.getpid()))
         # A task may stop the loop that it shares with others.

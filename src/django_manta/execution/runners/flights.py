@@ -24,6 +24,8 @@ class Flight:
     #: What its end counts as if the process has to be killed for it, and why.
     doomed: tuple[Outcome, str] | None = None
     kill_at: float | None = None
+    #: Its task has returned: its time limit is not for what is left to do.
+    returned: bool = False
     #: Somebody asked to cancel it before it was started: it is given back, to end there.
     unwanted: bool = False
 

@@ -81,9 +81,14 @@ def ended(claim: Claimed, execution: Execution, kept: Kept) -> tuple[Any, ...]:
     return wire.ended(row, settled=settled)
 
 
+def is_large(row: Written) -> bool:
+    """Whether it is settled by the process that executed it."""
+    return len(row.text) > LARGE_CHARACTERS
+
+
 def settled_here(claim: Claimed, row: Written, worker: str | None) -> bool:
     """Settle a large outcome from here, in the worker's name or by its token alone. Whether the run has moved."""
-    if len(row.text) <= LARGE_CHARACTERS:
+    if not is_large(row):
         return False
     try:
         return _settle(claim.backend, [row], worker) > 0

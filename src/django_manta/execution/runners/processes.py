@@ -133,6 +133,7 @@ class Pool:
         on_ended: Callable[[Flight, Written | None, bool], None],
         on_returned: Callable[[list[Flight]], None],
         on_died: Callable[[Died], None],
+        is_full: Callable[[], bool] = lambda: False,
     ) -> None:
         self.selector = selector
         self.processes = processes
@@ -145,6 +146,7 @@ class Pool:
         self._on_ended = on_ended
         self._on_returned = on_returned
         self._on_died = on_died
+        self._is_full = is_full
         self._control: socket.socket | None = None
         self._server: subprocess.Popen[bytes] | None = None
         self._server_ready = False
@@ -261,14 +263,30 @@ class Pool:
             flight.kill_at = time.monotonic() + GRACE_SECONDS
             self._send(child, frame(Kind.INTERRUPT, (flight.claim.token, outcome.value, reason)))
 
+    @property
+    def _is_deaf(self) -> bool:
+        """
+        The worker takes no more ends: who has written as much as fits on its slate waits. The child for coroutines, which
+        has none, is heard all the same; it has no more ends than slots.
+        """
+        return not self.stopping and self._is_full()
+
     def hear(self) -> None:
         """What the children have written since."""
+        if self._is_deaf:
+            return
         for child in list(self.children.values()):
             self._read_slate(child)
 
     def rest(self, patience: float) -> float:
         """The worker is going to wait for so long. How long it may: nobody wakes it for everything."""
         if patience <= 0:
+            return patience
+        if self._is_deaf:
+            for child in self.children.values():
+                if child.slate is not None:
+                    # It need not wake who does not listen.
+                    child.slate.level = AWAKE
             return patience
         now = time.monotonic()
         for child in self.children.values():
@@ -291,11 +309,15 @@ class Pool:
     def tend(self, now: float) -> float | None:
         """Start what is missing, kill what is overdue. When to come again."""
         next_time = None
+        # What should have ended long ago may have said so, and is not heard. Its own alarm tells it that its time is up.
+        may_kill = not self._is_deaf
         for child in list(self.children.values()):
             for flight in child.under_way:
-                if flight.kill_at is None:
+                if flight.kill_at is None or not may_kill:
                     continue
-                if now < flight.kill_at:
+                if now >= flight.kill_at and _is_excused(child, flight):
+                    flight.kill_at = flight.doomed = None
+                elif now < flight.kill_at:
                     next_time = flight.kill_at if next_time is None else min(next_time, flight.kill_at)
                 elif not child.killed:
                     self._kill(child)
@@ -427,7 +449,8 @@ class Pool:
                 return
             if len(data) < READ_BYTES:
                 break
-        self._read_slate(child)
+        if not self._is_deaf:
+            self._read_slate(child)
 
     def _read_slate(self, child: Child) -> None:
         if child.slate is not None and _has_news(child):
@@ -461,6 +484,9 @@ class Pool:
         elif kind is Kind.GIVEN_BACK:
             child.asked_back = False
             self._on_returned([child.held.pop(token) for token in body if token in child.held])
+        elif kind is Kind.RETURNED:
+            if (flight := child.held.get(body)) is not None:
+                flight.returned = True
         elif kind is Kind.HELLO:
             child.ready = True
 
@@ -582,6 +608,13 @@ class Pool:
         key = self.selector.get_key(child.channel)
         if key.events != wanted:
             self.selector.modify(child.channel, wanted, key.data)
+
+
+def _is_excused(child: Child, flight: Flight) -> bool:
+    """It was to be killed for its time limit, and its task has returned since: its value is being stored."""
+    if flight.doomed is None or flight.doomed[0] is not Outcome.TIMED_OUT:
+        return False
+    return flight.returned or (child.slate is not None and child.slate.returned == flight.claim.token)
 
 
 def _has_news(child: Child) -> bool:

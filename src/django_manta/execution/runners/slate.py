@@ -45,6 +45,7 @@ _SEED_BITS = 0xFFFF_FFFF
 _LINE = 64
 _PLACES = 3 * _LINE
 _WRITTEN, _READ, _LEVEL = 0, _LINE // 8, 2 * _LINE // 8
+_RETURNED = 1
 
 #: A frame that is still not all there when it was looked at so often never will be.
 MOST_DOUBTS = 1_000
@@ -123,7 +124,16 @@ class Slate:
         self._numbers[_LEVEL] = AWAKE
         return True
 
+    def tell_returned(self, token: int) -> None:
+        """The task of this execution has returned. A number, because a large end that follows takes its time."""
+        self._numbers[_RETURNED] = token
+
     # -- the worker ------------------------------------------------------------------------------
+
+    @property
+    def returned(self) -> int:
+        """The last execution with a time limit whose task has returned."""
+        return self._numbers[_RETURNED]
 
     @property
     def has_news(self) -> bool:

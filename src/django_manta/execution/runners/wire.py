@@ -37,6 +37,7 @@ class Kind(IntEnum):
     ENDED = 12  # an execution ended, with its settlement
     GIVEN_BACK = 13  # tokens that will not be started here
     NEXT = 14  # an execution ended, and the next begins
+    RETURNED = 15  # the task of an execution has returned; its end follows
 
 
 KINDS = {int(kind): kind for kind in Kind}

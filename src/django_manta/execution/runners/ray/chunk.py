@@ -168,6 +168,7 @@ class Executor:
         from django_manta.execution.runners import kept, wire
 
         self._call, self._write, self._settled_here = executor.execute, wire.write, kept.settled_here
+        self._is_large = kept.is_large
         self._forget_limits, self._stray_alarm = limits.forget, limits.stray_alarm
         _termination.interrupt = self._interrupt_for_good
         executor.call_coroutine = executor.call_apart
@@ -272,6 +273,8 @@ class Executor:
         if execution.settlement is None:
             return key, "", "1", messages.dump(["ended", key, False, None])
         row = self._write(execution.settlement)
+        if self._is_large(row) and not execution.settled:
+            self._send(("returned", key))
         settled = execution.settled or self._settled_here(claim, row, worker=None)
         if settled:
             # What is settled already need not travel whole.

@@ -451,6 +451,11 @@ class Foreman:
             self._hear_of_start(chunk, *parts)
         elif kind == "ended":
             self._hear_of_end(chunk, *parts)
+        elif kind == "returned":
+            held = chunk.held.get(parts[0])
+            if held is not None and held.timer is not None and held.doomed and held.doomed[0] == "TIMED_OUT":
+                # Its value is being stored, which its time limit is not for.
+                held.timer.cancel()
         elif kind == "given back":
             given_back = [held for key in json.loads(parts[0]) if (held := chunk.held.pop(key, None)) is not None]
             chunk.asked_back = False
