@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
+from itertools import batched
 from types import GenericAlias, MappingProxyType
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -27,6 +28,7 @@ from django_manta import exceptions, payload
 from django_manta.current import current_run
 from django_manta.ids import parse_run_id
 from django_manta.ledger import AttemptRecord, DjangoSession, Ledger, RunRecord, Value, values
+from django_manta.ledger.book import CANCEL_BATCH
 from django_manta.patience import HEAD_START_SECONDS, is_new, pauses
 from django_manta.ringing import CANCEL, ring_after_commit
 from django_manta.signals import run_settled
@@ -310,15 +312,16 @@ def states_of(results: "Sequence[TaskResult]") -> list[State]:
 
 
 def cancel_all(results: "Sequence[TaskResult]", reason: str = "") -> None:
-    """Ask that none of the runs goes on."""
+    """Ask that none of the runs goes on: CANCEL_BATCH in a transaction, unless the caller's is open."""
     by_backend: dict[str, list[TaskResult]] = {}
     for result in results:
         by_backend.setdefault(result.backend, []).append(result)
     for backend, of_one in by_backend.items():
         database = _database_of(backend)
-        moved = _ledger(database).cancel([UUID(result.id) for result in of_one], reason)
-        refresh_all(of_one)
-        spread_the_word(database, _cluster_of(backend), moved, of_one)
+        for some in batched(of_one, CANCEL_BATCH):
+            moved = _ledger(database).cancel([UUID(result.id) for result in some], reason)
+            refresh_all(some)
+            spread_the_word(database, _cluster_of(backend), moved, some)
 
 
 def spread_the_word(
@@ -334,8 +337,11 @@ def spread_the_word(
     ended = [run_id for run_id in others if moved[run_id] in ENDS]
 
     def tell() -> None:
-        for result in [*told, *results_of(_ledger(database), ended)]:
+        for result in told:
             result._tell_the_end()
+        for some in batched(ended, CANCEL_BATCH):
+            for result in results_of(_ledger(database), some):
+                result._tell_the_end()
 
     if (told or ended) and own.is_heard_of(database):
         transaction.on_commit(tell, using=database, robust=True)

@@ -12,7 +12,6 @@ from django.db import connection
 from django_manta import State
 from django_manta.execution.runners.flights import GRACE_SECONDS
 from django_manta.ledger import PostgresSession
-
 from tests.app import tasks
 from tests.worker.conftest import Start, WorkerProcess, ended, outcomes, wait_for
 

@@ -96,6 +96,16 @@ def test_cancel_ends_all_that_have_not_ended() -> None:
     assert states(after) == [State.UPSTREAM_FAILED]
 
 
+def test_a_wide_group_is_cancelled_a_thousand_at_a_time() -> None:
+    group = same.map(range(2_500))
+    with CaptureQueriesContext(connection) as captured:
+        group.cancel()
+    said = [query["sql"] for query in captured if "'CANCELLING'" in query["sql"]]
+    assert len(said) == 3
+    assert group.progress == {State.CANCELLED: 2_500}
+    assert {each.state for each in group} == {State.CANCELLED}
+
+
 def test_a_wide_map_and_its_join_are_a_handful_of_statements() -> None:
     with CaptureQueriesContext(connection) as captured, transaction.atomic():
         group = same.map(range(1_500))

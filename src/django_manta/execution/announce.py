@@ -7,6 +7,7 @@ decided (expired, lost, cancelled on the way) are told here, so that every run's
 
 import logging
 from collections.abc import Iterable
+from itertools import batched
 from typing import Any
 from uuid import UUID
 
@@ -19,6 +20,10 @@ from django_manta.signals import attempt_finished, run_settled
 from django_manta.states import ENDS, State
 
 logger = logging.getLogger("django_manta")
+
+
+#: So many runs are read at a time.
+AT_ONCE = 1_000
 
 
 def is_heard() -> bool:
@@ -47,11 +52,9 @@ def settled(backend: Any, claim: Claimed, settlement: Settleable, state: State, 
 
 def ended(backend: Any, run_ids: Iterable[UUID], ledger: Ledger | None = None) -> None:
     """Runs ended and no executor knows of it."""
-    run_ids = list(run_ids)
-    if not run_ids:
-        return
-    for result in _finished(backend, run_ids, ledger):
-        run_settled.send_robust(sender=type(backend), run_id=result.id, state=result.state)
+    for some in batched(run_ids, AT_ONCE):
+        for result in _finished(backend, list(some), ledger):
+            run_settled.send_robust(sender=type(backend), run_id=result.id, state=result.state)
 
 
 def _finished(backend: Any, run_ids: list[UUID], ledger: Ledger | None) -> list[TaskResult]:

@@ -575,8 +575,8 @@ class _Run:
         return bool(task_finished.receivers) and task_finished.has_listeners(type(self.backend))
 
 
-#: Is given the token of a run with a time limit when its task, with its middleware, has returned or raised: to encode and
-#: store a large value may take longer than the limit. A process that is killed by others puts its own way here.
+#: Is given the token of a run with a time limit when its task, with its middleware, has returned or raised: to encode
+#: and store a large value may take longer than the limit. A process that is killed by others puts its own way here.
 on_returned: Callable[[int], None] | None = None
 
 #: Whether failures are logged as Django does. For a process that has taken Django's own receivers off the

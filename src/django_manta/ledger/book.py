@@ -47,6 +47,9 @@ logger = logging.getLogger("django_manta")
 ENQUEUE_BATCH = 2_000
 ENQUEUE_BYTES = 16 * 1024 * 1024
 
+#: Runs that are cancelled by one statement: as many as the commands move.
+CANCEL_BATCH = 1_000
+
 _LONG_AGO = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 
 
@@ -246,22 +249,34 @@ class Ledger:
         Cancel runs: pending ones at once, running ones by way of CANCELLING. The states reached, also by
         others because of it. What has delegated ends when its delegates, which are cancelled, do. With ``cascade``
         also everything that waits for them, directly or not.
+
+        CANCEL_BATCH runs are one transaction, unless the caller's is open. What stops this in the middle leaves some
+        cancelled and others not; to cancel them once more does the rest.
         """
-        wanted = set(ids)
-        if cascade:
-            wanted |= set(graph.downstream(self, wanted))
-        reached, heralds = self.cancel_only(wanted, text.storable(reason, text.MESSAGE_LIMIT) or "It was cancelled.")
-        return reached | self._tell(heralds)
+        words = text.storable(reason, text.MESSAGE_LIMIT) or "It was cancelled."
+        reached: dict[UUID, State] = {}
+        heralds: list[UUID] = []
+        for batch in batched(graph.with_downstream(self, ids) if cascade else dict.fromkeys(ids), CANCEL_BATCH):
+            moved, told = self.cancel_only(set(batch), words)
+            reached |= moved
+            if cascade:
+                heralds += told
+            else:
+                reached |= self._tell(told)
+        # Those who wait for a run of a cascade are about to be cancelled themselves, and need not hear of it before.
+        return reached | self._tell(heralds[:CANCEL_BATCH])
 
     def cancel_only(self, ids: set[UUID], reason: str) -> tuple[dict[UUID, State], list[UUID]]:
+        """The same, without telling those who wait; they are for the caller to tell."""
         reached: dict[UUID, State] = {}
         heralds: list[UUID] = []
         asked: set[UUID] = set()
         while ids:
             asked |= ids
-            moved, told = self._move_only("cancel", {"ids": self.listed(ids), "reason": reason})
-            reached |= moved
-            heralds += told
+            for batch in batched(ids, CANCEL_BATCH):
+                moved, told = self._move_only("cancel", {"ids": self.listed(batch), "reason": reason})
+                reached |= moved
+                heralds += told
             left = ids - reached.keys()
             delegates = self.session.rows("delegates", {"ids": self.listed(left)}) if left else []
             ids = {UUID(each) for _, delegate in delegates for each in delegates_of(delegate)} - asked

@@ -569,6 +569,21 @@ def downstream(ledger: "Ledger", ids: Iterable[UUID]) -> list[UUID]:
     return [ledger.dialect.read_id(row[0]) for row in rows]
 
 
+def with_downstream(ledger: "Ledger", ids: Iterable[UUID]) -> list[UUID]:
+    """
+    Runs and all that waits for them, in the order in which to cancel them a few at a time, so that none starts because
+    one before it was cancelled: first those that a bad end lets pass, the farthest of them first; then the runs
+    themselves; then the others, the nearest first.
+    """
+    ids = list(dict.fromkeys(ids))
+    known = set(ids)
+    rows = ledger.session.rows("downstream", {"ids": _listed(ledger, ids)})
+    found = [(ledger.dialect.read_id(run_id), passes) for run_id, passes in rows]
+    passing = [run_id for run_id, passes in found if passes and run_id not in known]
+    others = [run_id for run_id, passes in found if not passes and run_id not in known]
+    return [*reversed(passing), *ids, *others]
+
+
 def bring_forward(ledger: "Ledger", ids: Iterable[UUID], *, at_once: int = EDGE_BATCH) -> int:
     """Pass the deadlines of runs on to what they wait for. Best effort: waits for nobody. How many moved."""
     moved = 0

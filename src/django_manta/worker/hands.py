@@ -84,7 +84,7 @@ class Hands:
 
     @property
     def room(self) -> int:
-        """How many bytes of arguments may be claimed; none below 1. Who executes a run has a copy of its own."""
+        """How many bytes of arguments may be claimed; none below 1. Those of runs that have started do not count."""
         return CLAIM_BYTES - self._unstarted_bytes
 
     @property
@@ -167,7 +167,7 @@ class Hands:
             self._unstarted_bytes -= size
 
     def _settle(self, flight: Flight, settlement: Settleable, now: float) -> None:
-        """Its end is known: nobody needs its arguments any more, and it may be long until it is settled."""
+        """Its end is known, so its arguments are not needed any more; until it is settled may take long."""
         if self._large and self._has_no_arguments(flight.claim.token):
             flight.claim = flight.claim._replace(arguments="")
         self.settler.add(flight.claim, settlement, now)

@@ -34,8 +34,8 @@ WORTHWHILE = 100
 BATCH_BYTES = 16 * 1024 * 1024
 HEAVY_BYTES = BATCH_BYTES // BATCH
 
-#: Who has so many that are not settled claims no more: what it has executed would be executed again if it died. The same
-#: for so many bytes of heavy ones; and then no more are taken from children, who wait with them.
+#: A worker with so many outcomes that are not settled, or so many bytes of heavy ones, claims no more: if it died, what
+#: it has executed would be executed again. Nor does it take more from its children, who wait with them.
 FULL = 3 * BATCH
 FULL_BYTES = 4 * BATCH_BYTES
 
@@ -359,7 +359,6 @@ class Settler:
 
 def _weight(settlement: Settleable) -> int:
     """
-    Bytes, about: all but its result is capped, and what is written down is ASCII. A result that is not written down does
-    not come here.
+    Bytes, about: all but its result is capped, and what is written down is ASCII. Results come here written down.
     """
     return len(settlement.text if isinstance(settlement, Written) else settlement.result or "")

@@ -266,8 +266,8 @@ class Pool:
     @property
     def _is_deaf(self) -> bool:
         """
-        The worker takes no more ends: who has written as much as fits on its slate waits. The child for coroutines, which
-        has none, is heard all the same; it has no more ends than slots.
+        The worker takes no more ends: a child that has filled its slate waits. The child for coroutines, which has no
+        slate, is heard all the same; it has no more ends than slots.
         """
         return not self.stopping and self._is_full()
 
@@ -309,7 +309,7 @@ class Pool:
     def tend(self, now: float) -> float | None:
         """Start what is missing, kill what is overdue. When to come again."""
         next_time = None
-        # What should have ended long ago may have said so, and is not heard. Its own alarm tells it that its time is up.
+        # A run that should have ended may have, and its end is not read yet. Its child has an alarm of its own.
         may_kill = not self._is_deaf
         for child in list(self.children.values()):
             for flight in child.under_way:

@@ -10,5 +10,11 @@ WITH RECURSIVE waiting (id) AS (
     JOIN manta_dependency AS edge ON edge.on_id = waiting.id AND NOT edge.told
     JOIN manta_run AS run ON run.id = edge.run_id AND run.finished_at IS NULL
 )
-SELECT waiting.id
+-- The nearest first; and whether a bad end of what it waits for may let it pass.
+SELECT
+    waiting.id,
+    EXISTS (
+        SELECT 1 FROM manta_gate AS gate
+        WHERE gate.run_id = waiting.id AND gate.mode IN ('all_finished', 'any_finished')
+    )
 FROM waiting
