@@ -23,7 +23,7 @@ def holding(foreman: Foreman, worker: str, number: int, *, ended: bool = False) 
 
 
 def told(foreman: Foreman, worker: str) -> list[str]:
-    return [json.loads(event)[1] for event in foreman.outboxes[worker].ends]
+    return list(foreman.outboxes[worker].ends)
 
 
 def test_a_fenced_worker_is_not_heard_whatever_it_says() -> None:

@@ -75,7 +75,7 @@ def ended(claim: Claimed, execution: Execution, kept: Kept) -> tuple[Any, ...]:
     if execution.settlement is None:
         return wire.gone(claim.token)
     row = wire.write(execution.settlement)
-    settled = execution.settled or settled_here(claim, row, claim.worker)
+    settled = execution.settled or bool(settled_here(claim, row, claim.worker))
     if not settled:
         kept.add(claim, row)
     return wire.ended(row, settled=settled)
@@ -86,15 +86,20 @@ def is_large(row: Written) -> bool:
     return len(row.text) > LARGE_CHARACTERS
 
 
-def settled_here(claim: Claimed, row: Written, worker: str | None) -> bool:
-    """Settle a large outcome from here, in the worker's name or by its token alone. Whether the run has moved."""
-    if not is_large(row):
+def settled_here(
+    claim: Claimed, row: Written, worker: str | None, most_characters: int = LARGE_CHARACTERS
+) -> bool | None:
+    """
+    Settle a large outcome from here, in the worker's name or by its token alone. Whether the run has moved; None if
+    the database could not be asked.
+    """
+    if len(row.text) <= most_characters:
         return False
     try:
         return _settle(claim.backend, [row], worker) > 0
     except DatabaseError:
         logger.warning("Could not settle run %s from its own process; the worker will.", claim.id, exc_info=True)
-        return False
+        return None
 
 
 def _settle(backend: str, rows: list[Written], worker: str | None, *, tries: int = 1) -> int:

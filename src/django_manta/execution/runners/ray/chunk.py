@@ -6,11 +6,13 @@ the kernel keeps what is written for a moment, and sends it with what follows, a
 the foreman had just said something that it had not read: then the end of the connection comes first). A second
 thread reads that connection: it gives unstarted runs back, and passes interrupts on to the main thread as a signal, so
 that they are raised inside the task's function and nowhere else (Ray's own soft cancel may hit any line of ours). Ray
-uses a process for many chunks, and the connection is kept from one to the next.
+uses a process for many chunks, and the connection is kept from one to the next. A second connection carries what the
+interpreter writes when the process dies of a segmentation fault: that may be while a message is half sent.
 """
 
 import faulthandler
 import json
+import logging
 import os
 import signal
 import socket
@@ -29,8 +31,10 @@ from django_manta.execution.descriptors import far_away
 from django_manta.execution.runners.ray import messages, printed, sigterm
 
 if TYPE_CHECKING:
-    from django_manta.ledger import Claimed
+    from django_manta.ledger import Claimed, Written
     from django_manta.states import Outcome
+
+logger = logging.getLogger("django_manta")
 
 #: How long to wait for the foreman's answer to a connection, and for room to write to it.
 CONNECT_SECONDS = 10.0
@@ -45,8 +49,14 @@ _MORE = getattr(socket, "MSG_MORE", 0)
 #: A process that could not load the project has so long to say so.
 LEAVE_SECONDS = 0.5
 
-#: How long to wait for the foreman's word that it has heard what became of a run that was alone.
+#: How long to wait for the foreman's word that it has heard what became of a run that was alone. What is large it may
+#: read later: that waits here as long as there is a connection.
 HEARD_SECONDS = 2.0
+
+#: An outcome of more characters is settled from here, where the database can be reached. If it cannot be, that is not
+#: tried again for a while.
+LARGE_CHARACTERS = 64 * 1024
+NO_DATABASE_SECONDS = 60.0
 
 #: Of what a task prints so much is told at a time, and so often: the words before a crash are the ones that matter.
 OUTPUT_CHARACTERS = 8 * 1024
@@ -168,7 +178,6 @@ class Executor:
         from django_manta.execution.runners import kept, wire
 
         self._call, self._write, self._settled_here = executor.execute, wire.write, kept.settled_here
-        self._is_large = kept.is_large
         self._forget_limits, self._stray_alarm = limits.forget, limits.stray_alarm
         _termination.interrupt = self._interrupt_for_good
         executor.call_coroutine = executor.call_apart
@@ -183,6 +192,10 @@ class Executor:
         self._unsaid, self._said_at = "", 0.0
         self._foreman: tuple[Any, ...] = ()
         self._connection: socket.socket | None = None
+        #: For the interpreter's last words.
+        self._last_words: socket.socket | None = None
+        #: Until when outcomes are not settled from here.
+        self._no_database_until = 0.0
         #: What is left to execute: keys, and claims as they were written.
         self._orders: deque[tuple[str, str]] = deque()
         self._lock = threading.Lock()
@@ -241,7 +254,7 @@ class Executor:
                 break
             ended = self._execute(key, messages.read_claim(written, fields))
         told: tuple[Parts, ...] = (("ended", *ended),) if ended else ()
-        if self._send(*told, ("done",)) and alone and not self._heard.wait(HEARD_SECONDS):
+        if self._send(*told, ("done",)) and alone and not self._is_heard(told):
             # A connection may be dead for long before anybody is told. By way of Ray it arrives.
             self._undelivered += told
         return b"".join(messages.line(*parts) for parts in self._undelivered)
@@ -253,6 +266,15 @@ class Executor:
             self._orders.clear()
             self._current = None
             self._send(_given_back(keys))
+
+    def _is_heard(self, told: tuple[Parts, ...]) -> bool:
+        """Wait for the foreman to say so."""
+        connection = self._connection
+        is_large = sum(len(part) for parts in told for part in parts) > LARGE_CHARACTERS
+        while not self._heard.wait(HEARD_SECONDS):
+            if connection is None or self._connection is not connection or not is_large:
+                return False
+        return True
 
     def _next(self) -> tuple[str, str] | None:
         with self._lock:
@@ -273,14 +295,24 @@ class Executor:
         if execution.settlement is None:
             return key, "", "1", messages.dump(["ended", key, False, None])
         row = self._write(execution.settlement)
-        if self._is_large(row) and not execution.settled:
+        if len(row.text) > LARGE_CHARACTERS and not execution.settled:
+            # It may be stored, or be read by the foreman, after its time is up.
             self._send(("returned", key))
-        settled = execution.settled or self._settled_here(claim, row, worker=None)
+        settled = execution.settled or self._settled_from_here(claim, row)
         if settled:
             # What is settled already need not travel whole.
             row.text = ""
         told = messages.dump(["ended", key, settled, messages.outcome_to_json(row)])
         return key, f"{row.duration:.6f}", "1" if settled else "", told
+
+    def _settled_from_here(self, claim: "Claimed", row: "Written") -> bool:
+        """Whether a large outcome need not travel."""
+        if len(row.text) <= LARGE_CHARACTERS or time.monotonic() < self._no_database_until:
+            return False
+        settled = self._settled_here(claim, row, None, LARGE_CHARACTERS)
+        if settled is None:
+            self._no_database_until = time.monotonic() + NO_DATABASE_SECONDS
+        return bool(settled)
 
     def _log_ref(self, outcome: "Outcome") -> str:
         if not self._reference:
@@ -344,15 +376,9 @@ class Executor:
         if self._connection is not None and self._foreman == wanted:
             return
         self._hang_up()
+        self._forget_last_words()
         try:
-            connection = socket.create_connection(wanted[:2], CONNECT_SECONDS)
-            connection = socket.socket(fileno=far_away(connection.detach()))
-            connection.settimeout(CONNECT_SECONDS)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            messages.keep_alive(connection)
-            if foreman["tls"]:
-                connection = client_context().wrap_socket(connection)
-            connection.settimeout(None)
+            connection = _dial(foreman)
         except OSError as error:
             # What there is to tell is returned when the chunk is done.
             self._trouble = f"{type(error).__name__}: {error}"
@@ -360,9 +386,25 @@ class Executor:
         self._trouble = ""
         self._connection, self._foreman = connection, wanted
         if not foreman["tls"]:
-            # The interpreter's last words on a segmentation fault go to the foreman, who takes them for what they are.
-            faulthandler.enable(connection.fileno())
+            self._send_last_words_to(foreman)
         threading.Thread(target=self._read, args=(connection,), name="manta-reader", daemon=True).start()
+
+    def _send_last_words_to(self, foreman: dict[str, Any]) -> None:
+        """
+        What the interpreter writes on a segmentation fault goes to the foreman, by a connection of its own: another
+        thread may have half sent a message at that moment.
+        """
+        with suppress(OSError):
+            connection = _dial(foreman)
+            connection.sendall(messages.line("last words", messages.dump([foreman["secret"], self._chunk])))
+            self._last_words = connection
+            faulthandler.enable(connection.fileno())
+
+    def _forget_last_words(self) -> None:
+        connection, self._last_words = self._last_words, None
+        if connection is not None:
+            faulthandler.enable(sys.__stderr__ or 2)
+            connection.close()
 
     def _send(self, *told: Parts, may_wait: bool = False) -> bool:
         """
@@ -400,6 +442,9 @@ class Executor:
                     self._obey(*json.loads(line))
         except OSError:
             pass
+        except Exception:
+            # What there is to tell is returned when the chunk is done.
+            logger.exception("What the foreman said cannot be read; the connection with it is closed.")
         # Ray ends this process when the foreman is gone. If only the connection is, the chunk goes on.
         if self._connection is connection:
             self._hang_up()
@@ -427,18 +472,30 @@ class Executor:
     def _hang_up(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            faulthandler.enable(sys.__stderr__ or 2)
             with suppress(OSError):
                 # Closing alone says nothing to the other end while our own thread still reads.
                 connection.shutdown(socket.SHUT_RDWR)
             connection.close()
 
     def _disown(self) -> None:
-        """In a child that a task has forked: the connection is its parent's."""
+        """In a child that a task has forked: the connections are its parent's."""
+        self._forget_last_words()
         connection, self._connection = self._connection, None
         if connection is not None:
-            faulthandler.enable(sys.__stderr__ or 2)
             connection.close()
+
+
+def _dial(foreman: dict[str, Any]) -> socket.socket:
+    """A connection with the foreman."""
+    connection = socket.create_connection((foreman["host"], foreman["port"]), CONNECT_SECONDS)
+    connection = socket.socket(fileno=far_away(connection.detach()))
+    connection.settimeout(CONNECT_SECONDS)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    messages.keep_alive(connection)
+    if foreman["tls"]:
+        connection = client_context().wrap_socket(connection)
+    connection.settimeout(None)
+    return connection
 
 
 def _given_back(keys: list[str], why: str = "") -> Parts:

@@ -12,9 +12,11 @@ It has no Django and no database. It runs in one event loop, and whatever is sai
 import asyncio
 import contextlib
 import json
+import logging
 import math
 import os
 import secrets
+import sys
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -23,8 +25,11 @@ from django_manta.execution.durations import Durations
 from django_manta.execution.runners.flights import GRACE_SECONDS
 from django_manta.execution.runners.ray import chunk as chunks
 from django_manta.execution.runners.ray import messages, places
-from django_manta.execution.runners.ray.connection import READ_SECONDS, Connection
+from django_manta.execution.runners.ray.connection import UNREAD_SECONDS, Connection
 from django_manta.execution.runners.ray.held import Chunk, Held, Kind, Outbox
+from django_manta.execution.runners.ray.intake import Intake
+
+logger = logging.getLogger("django_manta")
 
 #: How much work is put into one Ray task, and how many runs at the most. From one task to the next Ray needs some
 #: milliseconds, in which its processor has nothing to do.
@@ -40,11 +45,11 @@ SLOW_SECONDS = 0.2
 #: What a process wrote before it died has so long to arrive.
 LAST_WORDS_SECONDS = 3.0
 
-#: What a process said before it failed is read within this: several times as long as a connection rests.
-UNREAD_SECONDS = 10 * READ_SECONDS
-
 #: One that was killed has so long to be dead, on a node that may be busy, or cut off.
 KILLED_SECONDS = 60.0
+
+#: What is to be killed is left alone for so long again while the foreman does not read what it has said.
+UNREAD_KILL_SECONDS = 1.0
 
 #: So many processes may fail to reach the foreman before a run is refused.
 UNHEARD = 3
@@ -79,6 +84,7 @@ class Foreman:
         self.held: dict[str, Held] = {}
         self.chunks: dict[str, Chunk] = {}
         self.outboxes: dict[str, Outbox] = {}
+        self.intake = Intake()
         self.fenced: dict[str, None] = {}
         self._server: asyncio.Server | None = None
         self._opening = asyncio.Lock()
@@ -105,7 +111,12 @@ class Foreman:
                 messages.require_own(message)
         except (messages.UnknownProtocol, ValueError, KeyError, AttributeError) as error:
             return self._answer(refused=str(error))
-        answer: str = verb(message)
+        try:
+            answer: str = verb(message)
+        except Exception as error:
+            # One message of one worker, which nobody else has to suffer for.
+            logger.exception("The foreman %s could not do what worker %s said.", self.name, message.get("worker"))
+            return self._answer(refused=f"{type(error).__name__}: {error}")
         return answer
 
     def _answer(self, **facts: Any) -> str:
@@ -129,21 +140,29 @@ class Foreman:
         common = message["environment"], message["fields"]
         kinds = [Kind(each["options"], common[0], each["alone"], common[1]) for each in message["kinds"]]
         new = []
-        for (number, timeout, run, token, task), claim in zip(message["orders"], message["parts"], strict=True):
-            key = messages.key_of(run, token)
-            if key in self.held:
-                self._own(self.held[key], worker)
-            else:
-                self.held[key] = Held(key, run, task, worker, claim, timeout, kinds[number])
-                new.append(self.held[key])
-        self._dispatch(new)
+        try:
+            for (number, timeout, run, token, task), claim in zip(message["orders"], message["parts"], strict=True):
+                key = messages.key_of(run, token)
+                if key in self.held:
+                    self._own(self.held[key], worker)
+                else:
+                    self.held[key] = Held(key, run, task, worker, claim, timeout, kinds[number])
+                    new.append(self.held[key])
+        finally:
+            # Also if one of them cannot be read: those before it are held here, and nobody would hand them out later.
+            self._dispatch(new)
         return self._answer()
 
     def _hear_settled(self, message: dict[str, Any]) -> str:
         for key in message["keys"]:
             held = self.held.pop(key, None)
-            if held is not None and held.timer is not None:
+            if held is None:
+                continue
+            if held.timer is not None:
                 held.timer.cancel()
+            if held.worker in self.outboxes:
+                self.outboxes[held.worker].forget(held)
+            self.intake.release(held.size)
         return self._answer()
 
     def _hear_cancel(self, message: dict[str, Any]) -> str:
@@ -224,8 +243,7 @@ class Foreman:
         self._note_listener(message)
         events = await outbox.take(message["seconds"], ANSWER_SECONDS if len(self.held) > BUSY_RUNS else 0.0)
         self._note_listener(message)
-        # The events are JSON already.
-        return f"{self._answer()}\t[{','.join(events)}]"
+        return f"{self._answer()}\t{messages.write_events(events)}"
 
     def _note_listener(self, message: dict[str, Any]) -> None:
         """Without anybody who could submit something this foreman leaves, and another release can take its name."""
@@ -264,7 +282,10 @@ class Foreman:
         while True:
             await asyncio.sleep(COUNT_SECONDS)
             await self._count()
-            self._clear_away()
+            try:
+                self._clear_away()
+            except Exception:
+                logger.exception("The foreman %s could not clear away.", self.name)
             if not self.held and time.monotonic() - self._listened_at > LONELY_SECONDS:
                 # It holds nothing: whoever comes next starts another one.
                 os._exit(0)
@@ -338,6 +359,7 @@ class Foreman:
         payload = messages.to_bytes("\t".join((messages.dump(order), *(held.claim for held in together))))
         try:
             chunk.ref = self._remote.options(name=f"manta:{together[0].run}{more}", **kind.options).remote(payload)
+            chunk.answer = asyncio.ensure_future(chunk.ref)
         except Exception as error:
             # Ray does not take what they ask for. It is theirs to know, and nobody else's trouble.
             del self.chunks[chunk.id]
@@ -348,30 +370,66 @@ class Foreman:
 
     async def _watch(self, chunk: Chunk) -> None:
         """Wait for the end of a Ray task, and see to what it did not execute."""
-        error: Exception | None = None
         try:
-            undelivered = await chunk.ref
-        except Exception as raised:
-            error, undelivered = raised, b""
+            await self._attend(chunk)
+        except Exception as error:
+            logger.exception("The foreman %s could not conclude a task of Ray's.", self.name)
+            self.chunks.pop(chunk.id, None)
+            for held in _left_of(chunk):
+                words = f"The foreman could not find out what became of it. {type(error).__name__}: {error}"
+                self._end(held, ["lost", held.key, words, held.kind.alone])
+
+    async def _attend(self, chunk: Chunk) -> None:
+        error, undelivered = await self._answer_of(chunk)
         if chunk.connection is None and not undelivered:
             # What it said may wait to be read: Ray may be quicker than we are.
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(chunk.over.wait(), LAST_WORDS_SECONDS if error is None else UNREAD_SECONDS)
+            await self._hear_out(chunk, LAST_WORDS_SECONDS if error is None else UNREAD_SECONDS)
         if chunk.connection is not None:
             # Whatever it wrote comes before the end of its connection. And of a process that was to be killed Ray says
             # at once that it is over, though it may be alive: until its connection has ended nobody else may begin.
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(chunk.over.wait(), KILLED_SECONDS if chunk.killed else LAST_WORDS_SECONDS)
-        for line in messages.Inbox().feed(undelivered):
-            self.heed(chunk, *line.split("\t"))
+            to_be_killed = chunk.killed or chunk.fault
+            await self._hear_out(chunk, KILLED_SECONDS if to_be_killed else LAST_WORDS_SECONDS)
+        try:
+            for line in messages.Inbox().feed(undelivered):
+                self.heed(chunk, *line.split("\t"))
+        except Exception as garbled:
+            chunk.fault = chunk.fault or f"It returned an unreadable message ({type(garbled).__name__}: {garbled})."
         del self.chunks[chunk.id]
         if chunk.connection is not None:
             chunk.connection.chunks.discard(chunk.id)
-        left = [held for held in chunk.held.values() if held.chunk is chunk and not held.end]
+        left = _left_of(chunk)
         if left:
             self._bury(chunk, left, error)
 
+    async def _answer_of(self, chunk: Chunk) -> tuple[Exception | None, bytes]:
+        """What Ray says in the end, and what a process could tell by no other way; unless Ray does not know."""
+        assert chunk.answer is not None
+        try:
+            return None, await chunk.answer
+        except Exception as error:
+            return error, b""
+
+    async def _hear_out(self, chunk: Chunk, seconds: float) -> None:
+        """Wait until a process has said all it has to say; longer if it is we who do not read."""
+        while not chunk.over.is_set():
+            try:
+                await asyncio.wait_for(chunk.over.wait(), seconds)
+            except TimeoutError:
+                connection = chunk.connection
+                if not (self.intake.holds_back if connection is None else connection.is_waiting):
+                    return
+
     # -- the dead --------------------------------------------------------------------------------
+
+    def condemn(self, chunk: Chunk, fault: str) -> None:
+        """Its process did what no process of ours does: kill it, and take it for one that died."""
+        import ray
+
+        if chunk.id in self.chunks and not chunk.fault:
+            logger.warning("Ending the process %s on Ray. %s", chunk.name, fault)
+            chunk.fault = fault
+            with contextlib.suppress(Exception):
+                ray.cancel(chunk.ref, force=True)
 
     def _bury(self, chunk: Chunk, left: list[Held], error: Exception | None) -> None:
         """A Ray task is over and has not executed all it was given."""
@@ -379,27 +437,19 @@ class Foreman:
 
         started = [held for held in left if held.started_at is not None]
         unstarted = [held for held in left if held.started_at is None]
-        if isinstance(error, exceptions.RayTaskError | exceptions.RuntimeEnvSetupError) and not started:
-            for held in unstarted:
-                self._end(held, ["refused", held.key, _words(error)])
-            return
-        if error is None:
-            # It did what it was given, or some of it, and was not heard.
-            for held in left:
-                words = "The connection with the process that executed it broke."
-                self._end(held, ["lost", held.key, words, held.kind.alone])
-            return
-        if isinstance(error, exceptions.TaskCancelledError):
-            if not started and not chunk.killed:
+        if not chunk.fault:
+            if isinstance(error, exceptions.RayTaskError | exceptions.RuntimeEnvSetupError) and not started:
+                for held in unstarted:
+                    self._end(held, ["refused", held.key, _words(error)])
+                return
+            if isinstance(error, exceptions.TaskCancelledError) and not started and not chunk.killed:
                 # Cancelled before it began, for the sake of one of them.
                 self._return_or_dispatch(unstarted)
                 return
-        elif not isinstance(
-            error, exceptions.WorkerCrashedError | exceptions.OutOfMemoryError | exceptions.RayTaskError
-        ):
-            for held in left:
-                self._end(held, ["lost", held.key, f"{type(error).__name__}: {_words(error)}", held.kind.alone])
-            return
+            if (words := _how_lost(error)) is not None:
+                for held in left:
+                    self._end(held, ["lost", held.key, words, held.kind.alone])
+                return
         presumed = not started and not chunk.killed
         if presumed:
             # It died before it could say what it was at: of the first of its orders, most likely.
@@ -413,7 +463,7 @@ class Foreman:
     def _evidence(self, chunk: Chunk, held: Held, error: Exception | None, presumed: bool) -> dict[str, Any]:
         from ray import exceptions
 
-        words = "Its process on Ray died."
+        words = chunk.fault or "Its process on Ray died."
         if isinstance(error, exceptions.OutOfMemoryError):
             words = f"Ray ended its process for lack of memory. {_words(error)}"
         elif isinstance(error, exceptions.RayTaskError):
@@ -469,10 +519,9 @@ class Foreman:
                 chunk.connection.send(["heard", chunk.id])
             chunk.over.set()
         elif kind == "output":
-            chunk.output = (chunk.output + json.loads(parts[0]))[-chunks.OUTPUT_CHARACTERS :]
+            chunk.overhear(json.loads(parts[0]))
         else:
-            # What the interpreter says when it dies is no message.
-            chunk.output = (chunk.output + kind + "\n")[-chunks.OUTPUT_CHARACTERS :]
+            raise ValueError(f"no message begins with {kind[:40]!r}")
 
     def _hear_of_start(self, chunk: Chunk, key: str, log_part: str) -> None:
         chunk.log_part = log_part
@@ -481,6 +530,7 @@ class Foreman:
             self._started(chunk, held)
 
     def _hear_of_end(self, chunk: Chunk, key: str, seconds: str, is_kept: str, event: str) -> None:
+        messages.check_end(event, key)
         held = chunk.held.get(key)
         if held is not None:
             held.is_kept = bool(is_kept)
@@ -518,6 +568,9 @@ class Foreman:
         if held.timer is not None:
             held.timer.cancel()
         held.end = event
+        if self.held.get(held.key) is held:
+            self.intake.keep(sys.getsizeof(event) - held.size)
+            held.size = sys.getsizeof(event)
         if held.chunk is not None:
             held.chunk.held.pop(held.key, None)
             held.chunk = None
@@ -572,7 +625,12 @@ class Foreman:
         import ray
 
         chunk = held.chunk
-        if chunk is not None and not held.end:
+        if chunk is None or held.end:
+            return
+        if chunk.connection is not None and chunk.connection.is_waiting:
+            # It may have ended long ago, and said so.
+            held.timer = asyncio.get_running_loop().call_later(UNREAD_KILL_SECONDS, self._kill, held)
+        else:
             chunk.killed_for = held
             # Ray says at once that it is cancelled; the end of its connection says when it is.
             ray.cancel(chunk.ref, force=True)
@@ -580,6 +638,28 @@ class Foreman:
 
 def _is_left(held: Held, former: str, asked: set[str]) -> bool:
     return bool(former and held.end) and held.worker == former and held.key not in asked
+
+
+def _left_of(chunk: Chunk) -> list[Held]:
+    return [held for held in chunk.held.values() if held.chunk is chunk and not held.end]
+
+
+def _how_lost(error: Exception | None) -> str | None:
+    """How a chunk was lost, in words; None if it was not: its process died, or was killed."""
+    from ray import exceptions
+
+    if error is None:
+        # It did what it was given, or some of it, and was not heard.
+        return "The connection with the process that executed it broke."
+    if isinstance(
+        error,
+        exceptions.WorkerCrashedError
+        | exceptions.OutOfMemoryError
+        | exceptions.RayTaskError
+        | exceptions.TaskCancelledError,
+    ):
+        return None
+    return f"{type(error).__name__}: {_words(error)}"
 
 
 def _words(error: Exception) -> str:

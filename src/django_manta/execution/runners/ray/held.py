@@ -3,17 +3,21 @@
 import asyncio
 import contextlib
 import time
-from collections import deque
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from django_manta.execution.runners.ray import messages
+from django_manta.execution.runners.ray.chunk import OUTPUT_CHARACTERS
 
 if TYPE_CHECKING:
     from django_manta.execution.runners.ray.connection import Connection
 
 #: At most so many events in one answer.
 EVENTS = 2_000
+
+#: And so many characters of events. One that is larger is told by itself.
+ANSWER_CHARACTERS = 8 * 1024 * 1024
 
 
 @dataclass(slots=True, eq=False)
@@ -42,6 +46,8 @@ class Held:
     is_kept: bool = False
     #: The event that tells how it ended.
     end: str = ""
+    #: How much memory that takes.
+    size: int = 0
     timer: asyncio.TimerHandle | None = None
 
 
@@ -65,9 +71,13 @@ class Chunk:
     #: It was given one run only, and waits until it is heard.
     is_alone: bool = False
     ref: Any = None
+    #: What Ray says in the end.
+    answer: "asyncio.Future[bytes] | None" = None
     #: The run that it is at.
     head: Held | None = None
     connection: "Connection | None" = None
+    #: Where the interpreter writes what its process dies of.
+    last_words: "Connection | None" = None
     #: The process that executes it, and where it prints.
     pid: int = 0
     name: str = ""
@@ -76,6 +86,8 @@ class Chunk:
     log_part: str = ""
     #: The run for whose sake it was told to end: then it dies by our hand.
     killed_for: Held | None = None
+    #: Why it was ended, if its process did what no process of ours does.
+    fault: str = ""
     asked_back: bool = False
     #: The end of what was printed by the run that it is at.
     output: str = ""
@@ -86,13 +98,18 @@ class Chunk:
     def killed(self) -> bool:
         return self.killed_for is not None
 
+    def overhear(self, text: str) -> None:
+        """Something that its process printed, or wrote when it died."""
+        self.output = (self.output + text)[-OUTPUT_CHARACTERS:]
+
 
 class Outbox:
     """What one worker is to be told."""
 
     def __init__(self) -> None:
         self.starts: dict[str, Held] = {}
-        self.ends: deque[str] = deque()
+        #: In the order in which they ended; none is told twice in a row.
+        self.ends: dict[str, Held] = {}
         self.filled = asyncio.Event()
         #: When its worker listened last.
         self.listened_at = time.monotonic()
@@ -105,8 +122,13 @@ class Outbox:
     def ended(self, held: Held) -> None:
         # Who hears that it ended need not hear that it had started.
         self.starts.pop(held.key, None)
-        self.ends.append(held.end)
+        self.ends[held.key] = held
         self.filled.set()
+
+    def forget(self, held: Held) -> None:
+        """It is settled: nobody has to be told."""
+        self.starts.pop(held.key, None)
+        self.ends.pop(held.key, None)
 
     async def take(self, seconds: float, pause: float) -> list[str]:
         """What there is to tell, not sooner than ``pause`` after the last: short ones cost as much as long ones."""
@@ -116,7 +138,7 @@ class Outbox:
                 await asyncio.wait_for(self.filled.wait(), seconds)
         if (early := self._answered_at + pause - time.monotonic()) > 0:
             await asyncio.sleep(early)
-        events = [self.ends.popleft() for _ in range(min(EVENTS, len(self.ends)))]
+        events = self._take_ends()
         now = time.monotonic()
         for held in self.starts.values():
             events.append(messages.dump(["started", held.key, now - (held.started_at or now)]))
@@ -124,4 +146,15 @@ class Outbox:
         if not self.ends:
             self.filled.clear()
         self._answered_at = time.monotonic()
+        return events
+
+    def _take_ends(self) -> list[str]:
+        events: list[str] = []
+        characters = 0
+        for held in list(islice(self.ends.values(), EVENTS)):
+            characters += len(held.end)
+            if events and characters > ANSWER_CHARACTERS:
+                break
+            events.append(held.end)
+            del self.ends[held.key]
         return events

@@ -13,6 +13,7 @@ down once, by the worker, and read once, where it is executed; and so is an outc
 """
 
 import json
+import re
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, fields
@@ -32,6 +33,10 @@ PROTOCOL = 4
 
 class UnknownProtocol(Exception):
     """A submission, a chunk or a claim in another version."""
+
+
+#: What is raised by a message that is not as it should be.
+UNREADABLE = (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError, UnknownProtocol)
 
 
 def dump(message: Any) -> str:
@@ -173,6 +178,58 @@ def outcome_from_json(run_id: UUID, token: int, told: Sequence[Any]) -> Written:
 _WELL = 3
 
 
+# -- events ------------------------------------------------------------------------------------------
+
+#: Stands between two events in an answer. No event has a raw tab in it; to JSON, a tab between two values is a blank.
+_BETWEEN = ",\t"
+
+_KEY = re.compile(r'\["[a-z]+","([0-9a-f]{32}:[0-9]+)"')
+
+
+def check_end(event: str, key: str) -> None:
+    """Raise ValueError unless this is the event of how the execution ``key`` ended."""
+    told = json.loads(event)
+    if not isinstance(told, list) or told[:2] != ["ended", key] or [type(part) for part in told[2:3]] != [bool]:
+        raise ValueError(f"not the end of {key}: {event[:200]!r}")
+
+
+def write_events(events: Sequence[str]) -> str:
+    """Events, each JSON already, as one JSON array."""
+    return f"[{_BETWEEN.join(events)}]"
+
+
+def read_events(text: str) -> list[Any]:
+    """The events of an answer. One that cannot be read is given as the text that it is, beside the others."""
+    try:
+        told = json.loads(text)
+        if isinstance(told, list):
+            return told
+    except ValueError:
+        pass
+    return [_read_event(piece) for piece in text.removeprefix("[").removesuffix("]").split(_BETWEEN)]
+
+
+def _read_event(piece: str) -> Any:
+    try:
+        return json.loads(piece)
+    except ValueError:
+        return piece
+
+
+def kind_of(event: Any) -> str:
+    """What an event tells, even if it is garbled and ``key_in`` knows of which execution."""
+    return event[2:].partition('"')[0] if isinstance(event, str) else str(event[0])
+
+
+def key_in(event: Any) -> str | None:
+    """Of which execution an event tells, even if it is garbled; None if it does not say."""
+    if isinstance(event, str):
+        found = _KEY.match(event)
+        return found[1] if found else None
+    key = event[1] if isinstance(event, list) and len(event) > 1 else None
+    return key if isinstance(key, str) and key.rpartition(":")[2].isdecimal() else None
+
+
 # -- lines -------------------------------------------------------------------------------------------
 
 
@@ -183,6 +240,11 @@ def to_bytes(text: str) -> bytes:
 
 def from_bytes(data: bytes) -> str:
     return data.decode("utf-8", "surrogatepass")
+
+
+def readable(data: bytes) -> str:
+    """What may be no message of ours, as far as it is text."""
+    return data.decode("utf-8", "replace")
 
 
 def line(*parts: str) -> bytes:
@@ -203,21 +265,20 @@ class Inbox:
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
+        #: The bytes of a line that has not ended.
+        self.size = 0
 
     @property
     def is_empty(self) -> bool:
         return not self._pieces
-
-    @property
-    def size(self) -> int:
-        """The bytes of a line that has not ended."""
-        return sum(map(len, self._pieces))
 
     def feed(self, data: bytes) -> Iterator[str]:
         *ended, rest = data.split(b"\n")
         if ended:
             ended[0] = b"".join((*self._pieces, ended[0]))
             self._pieces.clear()
+            self.size = 0
         if rest:
             self._pieces.append(rest)
+            self.size += len(rest)
         return map(from_bytes, ended)
