@@ -9,6 +9,7 @@ import os
 import resource
 import signal
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -594,6 +595,56 @@ def speak_and_stay(label: str, until: str) -> None:
     Ledgerline.objects.create(label=label)
     _stay_until(until)
     print("and on")
+
+
+@task(takes_context=True, ray={"num_cpus": 0.05})
+def die_while_telling(context: TaskContext, begun: str, until: str) -> str:
+    """At the first attempt another thread ends the process while its large result is half sent."""
+    if context.attempt > 1:
+        return "whole"
+    threading.Thread(target=_die_while_sending, daemon=True).start()
+    Path(begun).touch()
+    _stay_until(until)
+    return "x" * 40_000_000
+
+
+def _die_while_sending() -> None:
+    from django_manta.execution.runners.ray import chunk
+
+    executor = chunk._the_executor
+    assert executor is not None
+    while executor._current is not None or not _is_held(executor._sending):
+        time.sleep(0.001)
+    # So far that the kernel takes no more.
+    time.sleep(0.5)
+    ctypes.string_at(0)
+
+
+def _is_held(lock: Any) -> bool:
+    if lock.acquire(blocking=False):
+        lock.release()
+        return False
+    return True
+
+
+@task(ray={"num_cpus": 0.05})
+def say_garbage(words: str) -> None:
+    """Writes to the connection with the foreman, and lives on."""
+    from django_manta.execution.runners.ray import chunk
+
+    executor = chunk._the_executor
+    assert executor is not None
+    assert executor._connection is not None
+    print("last words", flush=True)
+    executor._connection.sendall(words.replace("KEY", executor._current or "").encode() + b"\n")
+    time.sleep(300)
+
+
+@task(ray={"num_cpus": 0.05})
+def repeat_when_told(begun: str, until: str, times: int) -> str:
+    Path(begun).touch()
+    _stay_until(until)
+    return "x" * times
 
 
 def square(number: int) -> int:

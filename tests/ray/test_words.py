@@ -1,5 +1,6 @@
-"""What a foreman of another release says, and nobody here understands."""
+"""What a foreman says that a worker cannot read: half a message, or the words of another release."""
 
+import json
 import selectors
 from typing import Any
 
@@ -10,7 +11,8 @@ from django_manta.execution.runners.flights import Flight
 from django_manta.execution.runners.ray import messages
 from django_manta.ledger import Settleable, Written, rows
 from django_manta.states import Outcome
-from django_manta.worker.afar import Abroad, OnRay
+from django_manta.task import load_tasks
+from django_manta.worker.afar import UNSETTLED_CHARACTERS, Abroad, OnRay
 from tests.ledger.given import WELL, settlement
 from tests.ray.test_envelopes import claim
 
@@ -20,6 +22,10 @@ class Listener:
 
     id = "worker"
     in_hand = 0
+    aside: set[int] = set()
+
+    def is_put_aside(self, token: int) -> bool:
+        return token in self.aside
 
     def __init__(self) -> None:
         self.heard: list[tuple[str, Any]] = []
@@ -36,6 +42,7 @@ class Listener:
 
 def abroad(listener: Any) -> tuple[OnRay, str, int]:
     """A runner that has not been started, with a run in the hands of a foreman."""
+    load_tasks()
     runner = OnRay(listener, selectors.DefaultSelector(), task_backends["default"], "tests.settings")
     given = claim()
     key = messages.key_of(given.id.hex, given.token)
@@ -49,7 +56,8 @@ def test_an_outcome_that_makes_no_sense_is_refused_and_its_run_given_back(outcom
     runner, key, token = abroad(listener)
     runner._heed_or_refuse("foreman", ["ended", key, False, outcome])
     assert listener.heard == [("settle", Outcome.RETURNED)]
-    assert (token in runner.abroad, token in runner.unsettled) == (False, False)
+    # The foreman keeps it until it hears that the run is settled.
+    assert (token in runner.abroad, token in runner.unsettled) == (False, True)
 
 
 def test_an_outcome_that_makes_sense_is_told_once_and_kept_until_it_is_settled() -> None:
@@ -60,3 +68,77 @@ def test_an_outcome_that_makes_sense_is_told_once_and_kept_until_it_is_settled()
         runner._heed_or_refuse("foreman", ["ended", key, False, messages.outcome_to_json(row)])
     assert listener.heard == [("started", None), ("ended", row)]
     assert runner.unsettled == {token: ("foreman", key)}
+
+
+def hear(runner: OnRay, events: list[str]) -> None:
+    runner._worker = runner.host.id
+    runner._hear(["heard", "foreman", 2.0, "worker"], messages.write_events(events))
+
+
+def another(runner: OnRay) -> tuple[str, int]:
+    given = claim()._replace(token=2**60 + len(runner.abroad))
+    key = messages.key_of(given.id.hex, given.token)
+    runner.abroad[given.token] = Abroad(Flight(given, None), key, "foreman", "1", False)
+    return key, given.token
+
+
+def test_half_an_event_is_the_trouble_of_its_run_alone() -> None:
+    listener = Listener()
+    runner, key, token = abroad(listener)
+    good, good_token = another(runner)
+    row = rows.written(settlement(runner.abroad[good_token].flight.claim, **WELL))
+    end = messages.dump(["ended", good, False, messages.outcome_to_json(row)])
+    half = f'["ended","{key}",false,[0.1,true,"xxxFatal Python error: Segmentation fault'
+    hear(runner, [half, end])
+    assert listener.heard == [("settle", Outcome.RETURNED), ("started", None), ("ended", row)]
+    assert not runner.abroad
+    assert set(runner.unsettled) == {token, good_token}
+
+
+@pytest.mark.parametrize("garbage", ["", "{", "17", '["ended"]', '{"a": 1}', '["ended",null,1]', '["started","x:y"]'])
+def test_an_event_that_tells_of_no_run_is_dropped_and_said_once(garbage: str, caplog: pytest.LogCaptureFixture) -> None:
+    listener = Listener()
+    runner, key, token = abroad(listener)
+    row = rows.written(settlement(runner.abroad[token].flight.claim, **WELL))
+    hear(runner, [garbage])
+    hear(runner, [garbage, messages.dump(["ended", key, False, messages.outcome_to_json(row)])])
+    assert listener.heard == [("started", None), ("ended", row)]
+    assert sum("cannot be read, and is dropped" in record.message for record in caplog.records) <= 1
+
+
+def test_the_events_of_a_foreman_of_an_older_release_are_read() -> None:
+    assert messages.read_events('[["a",1],["b",2]]') == [["a", 1], ["b", 2]]
+    assert messages.read_events("[]") == []
+    assert json.loads(messages.write_events(['["a",1]', '["b",2]'])) == [["a", 1], ["b", 2]]
+
+
+def test_a_worker_takes_no_more_events_until_what_it_took_is_settled() -> None:
+    listener = Listener()
+    runner, key, token = abroad(listener)
+    sent: list[Any] = []
+    runner.envoy.send = lambda message, *parts: sent.append(message)  # type: ignore[method-assign]
+    row = rows.written(settlement(runner.abroad[token].flight.claim, **WELL))
+    row.text = "x" * UNSETTLED_CHARACTERS
+    hear(runner, [messages.dump(["ended", key, False, messages.outcome_to_json(row)])])
+    assert sent == []
+    # What the database refuses holds nothing up.
+    listener.aside = {token}
+    runner._take_more()
+    [[kind, characters]] = sent
+    assert kind == "dealt"
+    assert characters > UNSETTLED_CHARACTERS
+    sent.clear()
+    listener.aside = set()
+    key, other = another(runner)
+    hear(runner, [messages.dump(["ended", key, False, messages.outcome_to_json(row)])])
+    assert sent == []
+    runner.settled([token, other])
+    runner._take_more()
+    assert [message[0] for message in sent] == ["dealt"]
+
+
+def test_what_the_driver_process_says_wrongly_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
+    runner, *_ = abroad(Listener())
+    for line in ("", "{", "[]", '["heard"]\t[]', '["answer",1,2', '["foreman","x"]', '["gone"]', "17\t[]"):
+        runner.envoy._take(line)
+    assert "Could not read what the Ray driver process said" in caplog.text

@@ -50,6 +50,13 @@ HANDFUL_SECONDS = 0.15
 #: A foreman keeps what is settled so much longer, and hears of many at a time.
 SETTLED_SECONDS = 0.05
 
+#: With outcomes of more characters that are not settled yet no more events are asked for; the envoy is told at the
+#: latest after so many that they were dealt with (fewer than envoy.WINDOW_CHARACTERS).
+UNSETTLED_CHARACTERS = 32 * 1024 * 1024
+DEALT_CHARACTERS = 1024 * 1024
+
+#: An outcome of fewer characters is not counted.
+LIGHT_CHARACTERS = 4 * 1024
 
 #: How often each foreman is told which runs the ledger says are ours there, in case that something was lost.
 ROLL_CALL_SECONDS = 5.0
@@ -103,6 +110,8 @@ class OnRay(Elsewhere):
                 "namespace": self.namespace,
                 "num_cpus": given["NUM_CPUS"],
                 "runtime_env": config.runtime_envs.get(default, {}),
+                # We say which events we have dealt with: it need not tell us more than we can take.
+                "deals": True,
             },
             on_message=self._hear,
             on_gone=self._envoy_gone,
@@ -114,6 +123,12 @@ class OnRay(Elsewhere):
         self.queued: Counter[str] = Counter()
         #: Heard to have ended, by whom, and under which key; the foreman keeps them until the ledger has them.
         self.unsettled: dict[int, tuple[str, str]] = {}
+        #: How many characters the larger ones of these have, by token, and of what we were told since the envoy heard
+        #: that we dealt with it.
+        self._weights: dict[int, int] = {}
+        self._undealt = 0
+        #: Foremen of which an event could not be read, nor whose it was; that is said once.
+        self._garbled: set[str] = set()
         #: The foremen that can be spoken to, by name, and their incarnations.
         self.reached: dict[str, str] = {}
         self.adoption = Adoption(self, backend)
@@ -181,6 +196,7 @@ class OnRay(Elsewhere):
         self.abroad.clear()
         self.queued.clear()
         self.unsettled.clear()
+        self._weights.clear()
         self.reached.clear()
         self.known.clear()
         self._told.clear()
@@ -318,6 +334,7 @@ class OnRay(Elsewhere):
             self._say_settled_at = self._say_settled_at or now + SETTLED_SECONDS
             if now >= self._say_settled_at:
                 self._flush_settled()
+        self._take_more()
         if now >= self._roll_call_at:
             self._roll_call_at = now + ROLL_CALL_SECONDS
             self._call_the_roll()
@@ -349,8 +366,19 @@ class OnRay(Elsewhere):
             here = self._remove(token)
             told = (here.foreman, here.key) if here is not None else None
             told = self.unsettled.pop(token, told)
+            self._weights.pop(token, None)
             if told is not None:
                 self._told.setdefault(told[0], []).append(told[1])
+
+    def _take_more(self) -> None:
+        """Have the envoy ask for more events, unless too much of what it told is not settled."""
+        if self._undealt < DEALT_CHARACTERS:
+            return
+        # What the database refuses is tried again and again, and nothing else waits for it.
+        weights = [weight for token, weight in self._weights.items() if not self.host.is_put_aside(token)]
+        if sum(weights) < UNSETTLED_CHARACTERS:
+            self.envoy.send(["dealt", self._undealt])
+            self._undealt = 0
 
     def _flush_settled(self) -> None:
         self._say_settled_at = None
@@ -467,14 +495,16 @@ class OnRay(Elsewhere):
     def _hear(self, message: list[Any], text: str) -> None:
         kind, *body = message
         if kind == "heard":
+            self._undealt += len(text)
             name, cpus, worker = body
             self._is_alive(name)
             if worker != self._worker or worker != self.host.id:
                 # It was told to whom we were before. Whoever adopts its runs is told, too.
                 return
             self.cpus = cpus
-            for event in json.loads(text):
+            for event in messages.read_events(text):
                 self._heed_or_refuse(name, event)
+            self._take_more()
         elif kind == "answer":
             question = self.questions.answered(body[0])
             if question is not None:
@@ -490,11 +520,16 @@ class OnRay(Elsewhere):
             self._is_away(body[0])
         elif kind == "refused":
             self._is_refused(*body)
+        elif kind == "trouble":
+            name, why = body
+            who = f"the foreman {name}" if name else "Ray's driver process"
+            logger.warning("Could not speak with %s: %s. It is tried again.", who, why)
+            self.reached.pop(name, None)
 
     def _heed_answer(self, question: Question, text: str) -> None:
         try:
             question.then(messages.hear(text))
-        except (ValueError, LookupError, TypeError) as error:
+        except messages.UNREADABLE as error:
             # It is of another release, and speaks otherwise than every release should.
             self._is_refused(question.foreman, f"what it answers cannot be read ({type(error).__name__}: {error})")
 
@@ -514,6 +549,7 @@ class OnRay(Elsewhere):
             self._open_at = again_at
 
     def _envoy_gone(self, why: str) -> None:
+        self._undealt = 0
         self.reached.clear()
         self.questions.clear()
         self.refusals.clear()
@@ -581,35 +617,55 @@ class OnRay(Elsewhere):
 
     # -- what a foreman tells --------------------------------------------------------------------
 
-    def _heed_or_refuse(self, name: str, event: list[Any]) -> None:
+    def _heed_or_refuse(self, name: str, event: Any) -> None:
         try:
+            if isinstance(event, str):
+                raise ValueError("it is no JSON")
             self._heed(name, event)
-        except (ValueError, KeyError, TypeError) as error:
-            token = messages.token_of(event[1])
-            if self._protocols.get(name) != messages.PROTOCOL and token in self.abroad:
-                if event[0] == "ended" and event[2] is True:
-                    # Its process has settled it: the ledger says how it ended.
-                    self.unsettled[token] = name, event[1]
-                    self.host.ended(self.abroad[token].flight, None, True)
-                    self._remove(token)
-                    return
-                # A worker of its release can read it: the foreman keeps it, and tells whoever asks next.
-                if token not in self._unread:
-                    logger.error("The foreman %s said %.200r, which only its own release can read.", name, event)
-                self._unread[token] = name
-                return
-            # Words which nobody here understands.
-            logger.exception("The foreman %s said %.200r.", name, event)
-            here = self._remove(messages.token_of(event[1]))
-            if here is None:
-                return
-            claim = here.flight.claim
-            may_have_begun = event[0] in ("started", "ended", "died") or here.flight.started_at is not None
-            if may_have_begun and not may_start_again(max_losses_of(claim)):
-                words = f"What the foreman said of it cannot be read: {error}."
-                self.host.settle(here.flight, lost(claim, alone=here.alone, words=words))
-            else:
-                self.host.settle(here.flight, refuse(claim, error, "ray"))
+        except messages.UNREADABLE as error:
+            self._refuse(name, event, error)
+
+    def _refuse(self, name: str, event: Any, error: Exception) -> None:
+        """What a foreman said of a run cannot be read: half a message, or words of another release."""
+        key = messages.key_in(event)
+        if key is None:
+            if name not in self._garbled:
+                logger.error("An event of the foreman %s cannot be read, and is dropped: %.200r", name, event)
+            self._garbled.add(name)
+            return
+        token = messages.token_of(key)
+        here = self.abroad.get(token)
+        if here is None or here.key != key:
+            logger.error("The foreman %s said %.200r.", name, event, exc_info=error)
+            return
+        if self._protocols.get(name) != messages.PROTOCOL:
+            self._leave_to_its_release(name, here, event)
+            return
+        logger.error("The foreman %s said %.200r.", name, event, exc_info=error)
+        self._remove(token)
+        # Nobody can use it any more: when the run is settled the foreman may forget it.
+        self.unsettled[token] = name, key
+        claim = here.flight.claim
+        may_have_begun = messages.kind_of(event) in ("started", "ended", "died") or here.flight.started_at is not None
+        if may_have_begun and not may_start_again(max_losses_of(claim)):
+            words = f"What the foreman said of it cannot be read: {error}."
+            self.host.settle(here.flight, lost(claim, alone=here.alone, words=words))
+        else:
+            self.host.settle(here.flight, refuse(claim, error, "ray"))
+
+    def _leave_to_its_release(self, name: str, here: Abroad, event: Any) -> None:
+        """A foreman of another release said of a run what only a worker of that release can read."""
+        token = here.flight.claim.token
+        if messages.kind_of(event) == "ended" and event[2:3] == [True]:
+            # Its process has settled it: the ledger says how it ended.
+            self.unsettled[token] = name, here.key
+            self.host.ended(here.flight, None, True)
+            self._remove(token)
+            return
+        # The foreman keeps it, and tells whoever asks next.
+        if token not in self._unread:
+            logger.error("The foreman %s said %.200r, which only its own release can read.", name, event)
+        self._unread[token] = name
 
     def _heed(self, name: str, event: list[Any]) -> None:
         kind, key, *body = event
@@ -636,6 +692,8 @@ class OnRay(Elsewhere):
             outcome = None if row is None else messages.outcome_from_json(flight.claim.id, token, row)
         self._remove(token)
         self.unsettled[token] = name, key
+        if outcome is not None and len(outcome.text) > LIGHT_CHARACTERS:
+            self._weights[token] = len(outcome.text)
         if kind == "ended":
             if flight.started_at is None:
                 # The foreman does not tell of both when they come together.

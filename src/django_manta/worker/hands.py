@@ -138,6 +138,9 @@ class Hands:
     def is_full(self) -> bool:
         return self.settler.is_full
 
+    def is_put_aside(self, token: int) -> bool:
+        return self.settler.is_put_aside(token)
+
     def started(self, flight: Flight) -> None:
         if self._large:
             self._is_begun(flight.claim.token)

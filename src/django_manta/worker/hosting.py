@@ -34,6 +34,10 @@ class Host(Protocol):
         """So much has ended and is not settled that it should take no more."""
         ...
 
+    def is_put_aside(self, token: int) -> bool:
+        """Whether the database refuses what it is given of that execution, for now."""
+        ...
+
     def started(self, flight: Flight) -> None: ...
 
     def sent(self, flights: Iterable[Flight]) -> None:

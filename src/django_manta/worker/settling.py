@@ -153,6 +153,9 @@ class Settler:
         """How many the database refuses: nobody waits for these."""
         return len(self._aside)
 
+    def is_put_aside(self, token: int) -> bool:
+        return token in self._aside
+
     def expect(self, count: int) -> None:
         """So many were claimed at once."""
         if count >= MANY and self._scribe is not None:

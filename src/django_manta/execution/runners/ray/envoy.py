@@ -42,6 +42,14 @@ JOINING_SECONDS = 5.0
 #: After a foreman could not be reached it is tried again so soon.
 AGAIN_SECONDS = 0.3
 
+#: One that answers with what nobody understands, or with an exception, is tried again so soon, then half as often each
+#: time, up to so long. If nothing else works either, another envoy is to see after so many times.
+TROUBLED_SECONDS, TROUBLED_SECONDS_MOST = 0.5, 10.0
+TROUBLES = 4
+
+#: When the worker has not dealt with so many characters of events that it was told, foremen are asked for no more.
+WINDOW_CHARACTERS = 16 * 1024 * 1024
+
 
 def main() -> None:
     die_with(os.getppid())
@@ -180,6 +188,10 @@ class Envoy:
         self.worker = ""
         self.lines: dict[str, Line] = {}
         self._ended = asyncio.Event()
+        #: How many characters of events the worker was told and has not dealt with, and whether it may be told more.
+        self._undealt = 0
+        self.may_tell = asyncio.Event()
+        self.may_tell.set()
 
     async def serve(self) -> None:
         self.channel.setblocking(False)
@@ -187,7 +199,7 @@ class Envoy:
         self.tell(["session", await asyncio.to_thread(_session)])
         self.tell(["here"])
         for order in self.rest:
-            self._obey(order)
+            self._take(order)
         ended = asyncio.create_task(self._ended.wait())
         if self.hello["address"] != "local":
             self._probing = asyncio.create_task(self._probe())
@@ -201,7 +213,7 @@ class Envoy:
                 await self._say_the_rest()
                 return
             for order in self.inbox.feed(data):
-                self._obey(order)
+                self._take(order)
 
     async def _probe(self) -> None:
         """End when Ray answers no more."""
@@ -228,6 +240,32 @@ class Envoy:
     def tell(self, message: list[Any], *parts: str) -> None:
         self._writer.write(messages.line(messages.dump(message), *parts))
 
+    def tell_events(self, name: str, cpus: float, events: str) -> None:
+        self.tell(["heard", name, cpus, self.worker], events)
+        if self.hello.get("deals"):
+            self._deal(-len(events))
+
+    def _deal(self, characters: int) -> None:
+        """The worker has dealt with so many; it can take more when few are left."""
+        self._undealt -= characters
+        if self._undealt < WINDOW_CHARACTERS:
+            self.may_tell.set()
+        else:
+            self.may_tell.clear()
+
+    def in_trouble(self, line: "Line", why: str) -> None:
+        """The other foremen are none the worse for it, unless it is we who cannot speak with any."""
+        self.tell(["trouble", line.name, why])
+        others = [each for each in self.lines.values() if each is not line and not each.is_closed]
+        if line.troubles >= TROUBLES and all(each.troubles for each in others):
+            self.end(why)
+
+    def _take(self, order: str) -> None:
+        try:
+            self._obey(order)
+        except messages.UNREADABLE as error:
+            self.tell(["trouble", "", f"What the worker said cannot be read. {type(error).__name__}: {error}"])
+
     def _obey(self, order: str) -> None:
         head, _, text = order.partition("\t")
         kind, *body = json.loads(head)
@@ -247,6 +285,8 @@ class Envoy:
         elif kind == "ping":
             # From this event loop: if it is blocked or stopped the worker has to know.
             self.tell(["pong", *body])
+        elif kind == "dealt":
+            self._deal(body[0])
 
     def _line(self, name: str, *, create: bool = False) -> "Line":
         line = self.lines.get(name)
@@ -267,6 +307,8 @@ class Line:
         self.actor: Any = None
         self.unsaid: asyncio.Queue[tuple[int | None, str]] = asyncio.Queue()
         self._saying = False
+        #: How often in a row it could not be spoken with.
+        self.troubles = 0
         #: Why it is gone, in Ray's words.
         self._why = ""
         self._life = asyncio.get_running_loop().create_task(self._live())
@@ -290,6 +332,16 @@ class Line:
         self.unsaid.put_nowait((number, text))
 
     async def _live(self) -> None:
+        while (why := await self._converse()) is not None:
+            # Whatever is wrong is not known to be its end.
+            self.troubles += 1
+            self.envoy.in_trouble(self, why)
+            await asyncio.sleep(min(TROUBLED_SECONDS * 2 ** (self.troubles - 1), TROUBLED_SECONDS_MOST))
+
+    async def _converse(self) -> str | None:
+        """Speak and listen until it is over: None; or it cannot go on like this: why."""
+        why, is_gone = None, False
+        self._saying = False
         try:
             await self._attach()
             async with asyncio.TaskGroup() as both:
@@ -302,10 +354,11 @@ class Line:
                 # Whoever asks for it again at once would find it dying still.
                 await asyncio.sleep(AGAIN_SECONDS)
             self.envoy.tell(["gone", self.name, self.incarnation, self._why])
+            is_gone = True
         except* Exception as errors:
-            # Whatever is wrong is not known to be the end of the foreman: another envoy sees.
             first = errors.exceptions[0]
-            self.envoy.end(f"{type(first).__name__}: {first}")
+            why = f"{type(first).__name__}: {first}"
+        return None if is_gone else why
 
     async def _attach(self) -> None:
         self.actor = await asyncio.to_thread(self._find)
@@ -396,6 +449,7 @@ class Line:
 
     async def _listen(self) -> None:
         while True:
+            await self.envoy.may_tell.wait()
             question = messages.say("listen", worker=self.worker, seconds=LISTEN_SECONDS)
             heard = await self._call("listen", question, LISTEN_SECONDS + ANSWER_SECONDS)
             if heard is None:
@@ -409,4 +463,5 @@ class Line:
             elif "refused" in told:
                 self._refused(told["refused"])
             else:
-                self.envoy.tell(["heard", self.name, told["cpus"], self.worker], events)
+                self.troubles = 0
+                self.envoy.tell_events(self.name, told["cpus"], events)

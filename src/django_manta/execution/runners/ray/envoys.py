@@ -201,11 +201,19 @@ class Envoy:
                 return
             self._heard_at = time.monotonic()
             for line in self._inbox.feed(data):
-                head, _, rest = line.partition("\t")
-                message = json.loads(head)
-                self.has_joined = self.has_joined or message[0] == "here"
-                if message[0] != "pong":
-                    self._on_message(message, rest)
+                self._take(line)
+
+    def _take(self, line: str) -> None:
+        """What it says may be wrong; that does not end the worker."""
+        head, _, rest = line.partition("\t")
+        del line
+        try:
+            message = json.loads(head)
+            self.has_joined = self.has_joined or message[0] == "here"
+            if message[0] != "pong":
+                self._on_message(message, rest)
+        except messages.UNREADABLE:
+            logger.exception("Could not read what the Ray driver process said, and dropped it: %.300s", head)
 
     def _died(self, why: str) -> None:
         self._hang_up()
