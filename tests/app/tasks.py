@@ -641,6 +641,18 @@ def say_garbage(words: str) -> None:
 
 
 @task(ray={"num_cpus": 0.05})
+def fork_mark_and_exit(mark: str) -> None:
+    """Dies, and leaves a process behind that holds whatever it inherited, for as long as there is a file."""
+    with Path(mark).open("a") as file:
+        file.write("x")
+    if os.fork() == 0:
+        while Path(mark).exists():
+            time.sleep(0.05)
+        os._exit(0)
+    os._exit(3)
+
+
+@task(ray={"num_cpus": 0.05})
 def repeat_when_told(begun: str, until: str, times: int) -> str:
     Path(begun).touch()
     _stay_until(until)

@@ -93,6 +93,31 @@ def test_a_process_that_sends_garbage_has_crashed(start_on_ray: StartOnRay, word
     assert worker.process.poll() is None, worker.tell()
 
 
+@pytest.fixture
+def mark(tmp_path: Path) -> Iterator[Path]:
+    """As long as it exists, what ``fork_mark_and_exit`` leaves behind lives on."""
+    yield tmp_path / "mark"
+    (tmp_path / "mark").unlink()
+
+
+def test_a_process_that_leaves_another_behind_when_it_dies_has_crashed(start_on_ray: StartOnRay, mark: Path) -> None:
+    worker = start_on_ray().ready()
+    run = tasks.fork_mark_and_exit.using(timeout=2 * SLOW_SECONDS).enqueue(str(mark))
+    ended(run, limit=2 * SLOW_SECONDS, worker=worker)
+    assert (run.state, outcomes(run)) == (State.QUARANTINED, ["CRASHED"] * 3)
+    assert "left a process behind" in run.reason
+
+
+def test_a_process_that_leaves_another_behind_can_be_cancelled(start_on_ray: StartOnRay, mark: Path) -> None:
+    worker = start_on_ray().ready()
+    run = tasks.fork_mark_and_exit.using(timeout=2 * SLOW_SECONDS).enqueue(str(mark))
+    exists(mark, worker)
+    run.cancel()
+    ended(run, limit=SLOW_SECONDS, worker=worker)
+    assert run.state is State.CANCELLED
+    assert len(outcomes(run)) == 1
+
+
 def test_a_large_outcome_is_settled_where_it_was_executed(start_on_ray: StartOnRay, tmp_path: Path) -> None:
     worker = start_on_ray().ready()
     begun, go = tmp_path / "begun", tmp_path / "go"

@@ -195,6 +195,10 @@ class Connection(asyncio.Protocol):
             asyncio.get_running_loop().call_later(UNREAD_SECONDS, self._say_over)
         else:
             self._say_over()
+        for chunk_id in self.chunks:
+            chunk = self.foreman.chunks.get(chunk_id)
+            if chunk is not None:
+                self.foreman.miss(chunk)
 
     def _say_over(self) -> None:
         for chunk_id in self.chunks:

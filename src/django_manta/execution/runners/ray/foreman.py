@@ -24,7 +24,7 @@ from typing import Any
 from django_manta.execution.durations import Durations
 from django_manta.execution.runners.flights import GRACE_SECONDS
 from django_manta.execution.runners.ray import chunk as chunks
-from django_manta.execution.runners.ray import messages, places
+from django_manta.execution.runners.ray import living, messages, places
 from django_manta.execution.runners.ray.connection import UNREAD_SECONDS, Connection
 from django_manta.execution.runners.ray.held import Chunk, Held, Kind, Outbox
 from django_manta.execution.runners.ray.intake import Intake
@@ -47,6 +47,9 @@ LAST_WORDS_SECONDS = 3.0
 
 #: One that was killed has so long to be dead, on a node that may be busy, or cut off.
 KILLED_SECONDS = 60.0
+
+#: A process whose connection has ended, and of which Ray says nothing, is looked for on its node so often.
+LOOK_SECONDS = 5.0
 
 #: What is to be killed is left alone for so long again while the foreman does not read what it has said.
 UNREAD_KILL_SECONDS = 1.0
@@ -406,6 +409,10 @@ class Foreman:
         assert chunk.answer is not None
         try:
             return None, await chunk.answer
+        except asyncio.CancelledError:
+            if not chunk.fault:
+                raise
+            return None, b""
         except Exception as error:
             return error, b""
 
@@ -430,6 +437,19 @@ class Foreman:
             chunk.fault = fault
             with contextlib.suppress(Exception):
                 ray.cancel(chunk.ref, force=True)
+
+    def miss(self, chunk: Chunk) -> None:
+        """The connection with its process has ended. If the process is dead, Ray usually says so."""
+        self._in_background(self._look_for(chunk))
+
+    async def _look_for(self, chunk: Chunk) -> None:
+        await asyncio.sleep(LAST_WORDS_SECONDS)
+        while chunk.id in self.chunks and chunk.answer is not None and not chunk.answer.done():
+            if await living.is_dead(chunk):
+                self.condemn(chunk, "Its process on Ray died, and left a process behind.")
+                chunk.answer.cancel()
+                return
+            await asyncio.sleep(LOOK_SECONDS)
 
     def _bury(self, chunk: Chunk, left: list[Held], error: Exception | None) -> None:
         """A Ray task is over and has not executed all it was given."""
