@@ -1,6 +1,7 @@
 """How much a foreman reads, and what it makes of what cannot be read: real connections, no Ray."""
 
 import asyncio
+import json
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -227,6 +228,25 @@ def test_a_message_that_a_foreman_cannot_read_is_refused_and_the_next_one_heard(
         answer = messages.hear(foreman._speak(messages.say(verb, worker="worker", **facts)))
         assert ("refused" in answer) == (verb != "cancel"), verb
     assert "refused" not in messages.hear(foreman._speak(messages.say("attach", worker="worker")))
+
+
+def test_a_foreman_that_cannot_count_the_cluster_says_so_until_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    foreman = Foreman("home")
+    foreman.cpus = 8.0
+
+    def fail() -> Any:
+        raise RuntimeError("no answer")
+
+    monkeypatch.setattr(ray, "nodes", fail)
+    asyncio.run(foreman._count())
+    assert "RuntimeError: no answer" in json.loads(foreman._answer())["trouble"]
+    assert foreman.cpus == 8.0
+    monkeypatch.setattr(ray, "nodes", lambda: [{"Alive": True, "Resources": {"CPU": 3.0}}])
+    asyncio.run(foreman._count())
+    assert "trouble" not in json.loads(foreman._answer())
+    assert foreman.cpus == 3.0
 
 
 def test_a_foreman_that_cannot_be_understood_is_hung_up_on() -> None:

@@ -142,3 +142,9 @@ def test_what_the_driver_process_says_wrongly_is_dropped(caplog: pytest.LogCaptu
     for line in ("", "{", "[]", '["heard"]\t[]', '["answer",1,2', '["foreman","x"]', '["gone"]', "17\t[]"):
         runner.envoy._take(line)
     assert "Could not read what the Ray driver process said" in caplog.text
+
+
+def test_a_foreman_that_is_not_well_says_so_through_its_worker(caplog: pytest.LogCaptureFixture) -> None:
+    runner, *_ = abroad(Listener())
+    runner._hear(["unwell", "foreman", "Ray does not say how large the cluster is."], "")
+    assert "The foreman foreman says: Ray does not say how large the cluster is." in caplog.text

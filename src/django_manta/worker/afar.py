@@ -525,6 +525,9 @@ class OnRay(Elsewhere):
             who = f"the foreman {name}" if name else "Ray's driver process"
             logger.warning("Could not speak with %s: %s. It is tried again.", who, why)
             self.reached.pop(name, None)
+        elif kind == "unwell":
+            name, words = body
+            logger.warning("The foreman %s %s", name, f"says: {words}" if words else "is well again.")
 
     def _heed_answer(self, question: Question, text: str) -> None:
         try:

@@ -307,8 +307,9 @@ class Line:
         self.actor: Any = None
         self.unsaid: asyncio.Queue[tuple[int | None, str]] = asyncio.Queue()
         self._saying = False
-        #: How often in a row it could not be spoken with.
+        #: How often in a row it could not be spoken with, and what it says is wrong with itself.
         self.troubles = 0
+        self._trouble = ""
         #: Why it is gone, in Ray's words.
         self._why = ""
         self._life = asyncio.get_running_loop().create_task(self._live())
@@ -464,4 +465,7 @@ class Line:
                 self._refused(told["refused"])
             else:
                 self.troubles = 0
+                if (trouble := told.get("trouble", "")) != self._trouble:
+                    self._trouble = trouble
+                    self.envoy.tell(["unwell", self.name, trouble])
                 self.envoy.tell_events(self.name, told["cpus"], events)

@@ -63,6 +63,9 @@ LONELY_SECONDS = 60.0
 #: How often the cluster is asked how large it is.
 COUNT_SECONDS = 5.0
 
+#: And how long it may take to answer.
+COUNT_ANSWER_SECONDS = 10.0
+
 #: With so many runs in hand an answer comes so long after the last.
 BUSY_RUNS = 50
 ANSWER_SECONDS = 0.025
@@ -88,6 +91,8 @@ class Foreman:
         self.chunks: dict[str, Chunk] = {}
         self.outboxes: dict[str, Outbox] = {}
         self.intake = Intake()
+        #: What is wrong with this foreman, in words, for its workers to tell.
+        self.trouble = ""
         self.fenced: dict[str, None] = {}
         self._server: asyncio.Server | None = None
         self._opening = asyncio.Lock()
@@ -124,6 +129,8 @@ class Foreman:
 
     def _answer(self, **facts: Any) -> str:
         plain = {"protocol": messages.PROTOCOL, "incarnation": self.incarnation, "cpus": self.cpus}
+        if self.trouble:
+            plain["trouble"] = self.trouble
         return messages.dump(plain | facts)
 
     def _hear_attach(self, message: dict[str, Any]) -> str:
@@ -304,11 +311,21 @@ class Foreman:
     async def _count(self) -> None:
         import ray
 
-        with contextlib.suppress(Exception):
-            nodes = await asyncio.to_thread(ray.nodes)
-            living = [node for node in nodes if node["Alive"]]
-            self.nodes = [places.Node(node["Resources"], node.get("Labels") or {}) for node in living]
+        try:
+            nodes = await asyncio.wait_for(asyncio.to_thread(ray.nodes), COUNT_ANSWER_SECONDS)
+            alive = [node for node in nodes if node["Alive"]]
+            self.nodes = [places.Node(node["Resources"], node.get("Labels") or {}) for node in alive]
             self.cpus = max(1.0, sum(node.resources.get("CPU", 0.0) for node in self.nodes))
+        except Exception as error:
+            words = (
+                f"Ray does not say how large the cluster is ({type(error).__name__}: {_words(error)}). Until it does, "
+                f"{self.cpus:g} processors are reckoned with."
+            )
+            if not self.trouble:
+                logger.warning("%s", words)
+            self.trouble = self.trouble or words
+        else:
+            self.trouble = ""
 
     def _in_background(self, coroutine: Any) -> None:
         task = asyncio.get_running_loop().create_task(coroutine)
