@@ -34,6 +34,7 @@ from django_manta import (
     exceptions,
     logs,
     options,
+    payload,
     resources,
     result,
     signals,
@@ -467,6 +468,15 @@ def test_budgets_and_numbers_are_those_of_the_code() -> None:
     killed = [row["how soon"] for _, row in failures() if "killed" in row["how soon"]]
     assert len(killed) > 4
     assert all(f"killed {grace:g} s" in soon for soon in killed)
+
+
+def test_sizes_are_those_of_the_code() -> None:
+    rows = table("docs/what-happens-when.md", "Sizes")
+    assert len(rows) > 3
+    for row in rows:
+        assert int(row["MiB"]) * 2**20 == import_string(code(row["in the code"])), row["size"]
+    assert f"more than {payload.ARGUMENTS_LIMIT // 2**20} MiB of arguments" in page("docs/what-happens-when.md")
+    assert f"more than {payload.RESULT_LIMIT // 2**20} MiB of JSON" in page("docs/what-happens-when.md")
 
 
 def parser_of(verb: str) -> argparse.ArgumentParser:
