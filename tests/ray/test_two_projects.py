@@ -42,8 +42,9 @@ def test_each_run_is_executed_with_the_settings_of_its_own_project(start_worker:
 
 
 def test_a_foreman_belongs_to_a_project_and_its_name_does_not_tell_the_key() -> None:
-    def name(environment: dict[str, Any] = HERE, fingerprint: str = "f1", **ray: Any) -> str:
-        config = conf.read("default", {"RAY": ray})
+    def name(environment: dict[str, Any] = HERE, fingerprint: str = "f1", database: str = "one", **ray: Any) -> str:
+        environments = {"ours": {"env_vars": {"DATABASE_URL": database}}}
+        config = conf.read("default", {"RAY": {"RUNTIME_ENV": "ours"} | ray, "RUNTIME_ENVS": environments})
         return _name_of_foreman(config, environment, fingerprint)
 
     assert name() == name(dict(HERE))
@@ -51,9 +52,10 @@ def test_a_foreman_belongs_to_a_project_and_its_name_does_not_tell_the_key() -> 
         name(HERE | {"settings": "project.settings"}),
         name(HERE | {"path": ["/srv/app/releases/18"]}),
         name(fingerprint="f2"),
+        name(database="two"),
         name(VERSION="2"),
     ]
-    assert len({name(), *others}) == 5
+    assert len({name(), *others}) == 6
     assert name().startswith(f"manta:default:0:{messages.PROTOCOL}:tests.settings:")
     assert settings.SECRET_KEY not in name(fingerprint=settings.SECRET_KEY)
 

@@ -730,9 +730,11 @@ def _name_of_foreman(config: Config, environment: dict[str, Any], key_fingerprin
     Two projects that use one Ray with the defaults of CLUSTER and VERSION must not share a foreman: Ray gives the tasks
     of one foreman to the same processes, and a process loads one project. What it loads is named by the settings module
     and the path on which Python finds it: the code of another release in another directory is not what a process has
-    loaded. The key tells projects apart that have both in common, such as two images with ``config.settings``.
+    loaded. The key and the runtime environment (a DATABASE_URL among its variables) tell projects apart that have both
+    in common, such as two images with ``config.settings``.
     """
-    told = messages.dump([environment["settings"], environment["path"], key_fingerprint])
+    prepared = config.runtime_envs.get(config.ray["RUNTIME_ENV"], {})
+    told = json.dumps([environment["settings"], environment["path"], key_fingerprint, prepared], sort_keys=True)
     project = hashlib.sha256(told.encode()).hexdigest()[:12]
     # A foreman of another protocol has another name.
     return f"manta:{config.cluster}:{config.ray['VERSION']}:{messages.PROTOCOL}:{environment['settings']}:{project}"
