@@ -1,7 +1,8 @@
 -- Take a batch of ready runs for a worker, under BEGIN IMMEDIATE.
 --
--- The queues take turns. What is taken weighs no more than the budget, but for the last of it. Tokens go on from the highest ever given: sqlite_sequence remembers the
--- highest that was settled, also after its attempt was pruned, and the runs hold the rest.
+-- The queues take turns. What is taken weighs no more than the budget, but for the last of it. Tokens go on from the
+-- highest ever given: sqlite_sequence remembers the highest that was settled, also after its attempt was pruned, and
+-- the runs hold the rest.
 UPDATE manta_run
 SET
     state = 'RUNNING',
