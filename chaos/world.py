@@ -35,7 +35,7 @@ if "MANTA_CHAOS_LOGS" not in os.environ:
     os.environ["MANTA_CHAOS_LOGS"] = tempfile.mkdtemp(prefix="manta-chaos-")
 LOGS = Path(os.environ["MANTA_CHAOS_LOGS"])
 
-_TABLES = """
+TABLES = """
 CREATE TABLE chaos_start (run_id uuid NOT NULL, at timestamptz NOT NULL DEFAULT clock_timestamp());
 CREATE TABLE chaos_effect (run_id uuid NOT NULL, at timestamptz NOT NULL DEFAULT clock_timestamp());
 CREATE TABLE chaos_order (number integer PRIMARY KEY, run_id uuid NOT NULL);
@@ -173,9 +173,9 @@ def workers(
     directory = Path(tempfile.mkdtemp(prefix="workers-", dir=LOGS))
     started: list[WorkerProcess] = []
 
-    def start(*flags: str, **more: Any) -> WorkerProcess:
+    def start(*flags: str, environment: Mapping[str, str] = environment or {}, **more: Any) -> WorkerProcess:
         log = directory / f"worker-{len(started)}.log"
-        worker = WorkerProcess(log, flags, options | more, environment or {}, nice)
+        worker = WorkerProcess(log, flags, options | more, environment, nice)
         started.append(worker)
         return worker
 
@@ -208,7 +208,7 @@ def scratch() -> Iterator[None]:
     _on_server("CREATE DATABASE {}")
     try:
         call_command("migrate", verbosity=0)
-        run(_TABLES)
+        run(TABLES)
         yield
     finally:
         connections["default"].close()
