@@ -28,6 +28,7 @@ STORMS = {
     "ray-adoption": "50 runs of 10 s on Ray; their worker killed (-9), stopped, and followed by another release",
     "ray-faults": "processes, a node, the foreman and the head of a Ray cluster killed during 1,000 runs each",
     "ray-away": "a Ray that comes late, and is away for 90 s in the middle of 1,000 runs",
+    "ray-field": "three Ray nodes: stopped as `ray stop` does, hangs, outages, 50 MiB results, crashes, two projects",
     "two-rays": "two Rays, then two dashboards, behind one database; workers of both killed (-9) and stopped",
     "echoes": "settlements of 20,000 runs sent twice, at once, in another order, and with old tokens among them",
     "acknowledgements": "connections cut between commit and answer of claims, settlements, both in one, and enqueues",
