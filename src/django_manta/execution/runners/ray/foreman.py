@@ -48,8 +48,9 @@ LAST_WORDS_SECONDS = 3.0
 #: One that was killed has so long to be dead, on a node that may be busy, or cut off.
 KILLED_SECONDS = 60.0
 
-#: A process whose connection has ended, and of which Ray says nothing, is looked for on its node so often.
-LOOK_SECONDS = 5.0
+#: A process whose connection has ended, and of which Ray says nothing, is looked for on its node: a second time after
+#: this, then after twice as long each time.
+LOOK_SECONDS, LONGEST_LOOK_SECONDS = 5.0, 60.0
 
 #: What is to be killed is left alone for so long again while the foreman does not read what it has said.
 UNREAD_KILL_SECONDS = 1.0
@@ -460,13 +461,15 @@ class Foreman:
         self._in_background(self._look_for(chunk))
 
     async def _look_for(self, chunk: Chunk) -> None:
+        pause = LOOK_SECONDS
         await asyncio.sleep(LAST_WORDS_SECONDS)
         while chunk.id in self.chunks and chunk.answer is not None and not chunk.answer.done():
             if await living.is_dead(chunk):
                 self.condemn(chunk, "Its process on Ray died, and left a process behind.")
                 chunk.answer.cancel()
                 return
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_LOOK_SECONDS)
 
     def _bury(self, chunk: Chunk, left: list[Held], error: Exception | None) -> None:
         """A Ray task is over and has not executed all it was given."""
