@@ -32,7 +32,7 @@ from django_manta.worker.dispatch import (
     Tier,
 )
 from django_manta.worker.hands import Hands
-from django_manta.worker.lookout import Lookout
+from django_manta.worker.lookout import Lookout, Pauses
 from django_manta.worker.loop import Worker
 from django_manta.worker.prospects import Prospects
 from django_manta.worker.settling import Settler
@@ -585,7 +585,7 @@ def test_a_worker_that_finds_no_room_stays_cautious() -> None:
     hands.begin("worker", Settler("worker"))
     hands.runner = runner
     worker = cast("Any", Worker.__new__(Worker))
-    worker.hands = hands
+    worker.hands, worker.prospects, worker._until_free = hands, given[1], Pauses()
     worker.claimer = Claimer(ledger, hands, runner, *given, Lookout(), Contact())
     dispatcher.cautious = True
     for _ in range(3):

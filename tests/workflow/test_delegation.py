@@ -9,7 +9,7 @@ import pytest
 from django.tasks.signals import task_finished
 
 from django_manta import Group, Later, State, TaskResult, gather
-from django_manta.ledger import Ledger, Settled, settling
+from django_manta.ledger import Ledger, Settled, fsck, settling
 from django_manta.models import Run
 from django_manta.states import BAD_ENDS, Outcome
 from django_manta.testing import TooManyRuns, run_all
@@ -366,11 +366,12 @@ def test_a_retry_whose_value_is_gone_says_so() -> None:
     result = total.enqueue(first)
     run_all()
     assert state(result) is State.FAILED
-    assert Ledger().prune(State.SUCCESSFUL, timedelta(seconds=-1)).deleted == 1
+    Run.objects.filter(pk=first.id).delete()
     result.retry()
     run_all()
-    assert state(result) is State.FAILED
-    assert f"Run {first.id}, whose value run {result.id} was given, is not there" in result.history[-1].error_message
+    assert state(result) is State.UPSTREAM_FAILED
+    assert result.reason == f"Run {first.id}, which it waits for, is gone."
+    assert {finding.check for finding in fsck.repair(Ledger())} == {"attempt-without-run"}
 
 
 def test_a_lost_execution_delegates_nothing() -> None:

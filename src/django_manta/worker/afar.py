@@ -641,7 +641,7 @@ class OnRay(Elsewhere):
         if here is None or here.key != key:
             logger.error("The foreman %s said %.200r.", name, event, exc_info=error)
             return
-        if self._protocols.get(name) != messages.PROTOCOL:
+        if self._protocols.get(name, messages.PROTOCOL) != messages.PROTOCOL:
             self._leave_to_its_release(name, here, event)
             return
         logger.error("The foreman %s said %.200r.", name, event, exc_info=error)
