@@ -1,10 +1,21 @@
 """
-Text that can always be stored.
+Text that can always be stored, and text that can always be shown.
 
 What user code raises or prints may hold NUL characters and lone surrogates, which no database
 takes, and may be of any length. It is cleaned and capped here, keeping head and tail: the first
 lines say where it began, the last what went wrong.
 """
+
+import re
+
+#: Characters that steer a terminal or end a line: all control characters, and Unicode's own separators of lines.
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+#: The same without newline and tab.
+_CONTROL_INSIDE_LINES = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
+
+#: Those that JSON does not escape by itself.
+_CONTROL_IN_JSON = re.compile(r"[\x7f-\x9f\u2028\u2029]")
 
 #: The longest error message, traceback or output tail kept with an attempt, in characters.
 MESSAGE_LIMIT = 10_000
@@ -31,6 +42,26 @@ def clean(text: str) -> str:
         # By way of UTF-16, where a pair of surrogates is one character and a lone one is one fault.
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text
+
+
+def visible(text: str) -> str:
+    """Control characters made visible, all but newline and tab: what a row holds must not steer a terminal."""
+    return _CONTROL_INSIDE_LINES.sub(_escaped, text)
+
+
+def on_one_line(text: str) -> str:
+    """The same, newline and tab included: what a row holds must not look like a line of its own."""
+    return _CONTROL.sub(_escaped, text)
+
+
+def visible_json(text: str) -> str:
+    """The same JSON, with the control characters escaped that JSON allows as they are."""
+    return _CONTROL_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
 def cap(text: str, limit: int) -> str:

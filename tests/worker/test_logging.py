@@ -3,11 +3,14 @@
 import json
 import logging
 import signal
+import sys
+import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from django.db import connection
 from django.tasks import task_backends
 
 from django_manta.ledger import Ledger
@@ -43,6 +46,44 @@ def records(worker: WorkerProcess) -> list[dict[str, Any]]:
 
 def events_of(run: Any, told: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [record for record in told if record.get("run") == run.id]
+
+
+#: Another line, a clear screen, and a bell; then what ends a line for str.splitlines(), and a sequence of C1.
+FORGED = "x\n2026-01-01 00:00:00,000 INFO    forged\x1b[2J\x07\r\u2028\x85\x9b31m"
+
+
+@pytest.mark.parametrize("formatter", [events.TextFormatter(), events.JsonFormatter()])
+def test_what_a_row_holds_is_on_one_line_and_steers_no_terminal(formatter: logging.Formatter) -> None:
+    record = logging.LogRecord(events.LOGGER, logging.INFO, "", 0, "lost %s", (FORGED,), None)
+    record.manta_facts = {"run": 1, "task": FORGED, "queue": FORGED}
+    told = formatter.format(record)
+    assert len(told.splitlines()) == 1
+    assert not any(unicodedata.category(character) in ("Cc", "Zl") for character in told)
+    assert "forged" in told
+
+
+def test_no_line_of_an_exception_begins_like_one_of_the_log() -> None:
+    record = logging.LogRecord("django_manta", logging.ERROR, "", 0, "failed", (), None)
+    try:
+        raise ValueError(FORGED)
+    except ValueError:
+        record.exc_info = sys.exc_info()
+    first, *rest = events.TextFormatter().format(record).split("\n")
+    assert first.endswith("failed")
+    assert rest
+    assert all(line.startswith("  ") for line in rest)
+    assert not any(unicodedata.category(character) == "Cc" for line in rest for character in line)
+
+
+def test_a_worker_logs_no_line_that_a_row_has_written(start_worker: Start) -> None:
+    forged, good = tasks.add.enqueue(1, 2), tasks.add.enqueue(3, 4)
+    statement = "UPDATE manta_run SET task = %s WHERE id = %s"
+    pk = forged.id if connection.vendor == "postgresql" else forged.id.replace("-", "")
+    sql(Ledger(), statement, [FORGED, pk])
+    worker = start_worker("--processes", "1", "-v", "2", SKEW_SECONDS=0)
+    ended(forged, good, worker=worker)
+    assert not any(line.startswith("2026-01-01") for line in worker.lines())
+    assert "\x1b" not in worker.log.read_text()
 
 
 def test_every_line_is_json_and_every_event_tells_its_run(start_worker: Start) -> None:

@@ -18,8 +18,8 @@ from uuid import UUID
 
 from django.core.management.base import BaseCommand
 
-#: All but newline and tab.
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+from django_manta.text import visible, visible_json
+
 _NUMBER = re.compile(r"[\d.,]+\+?|-|")
 
 
@@ -112,7 +112,7 @@ class Printer:
 
 def data_text(data: Any, indent: int | None = 2) -> str:
     """As JSON, for a program to read."""
-    return json.dumps(data, indent=indent, default=_plain, ensure_ascii=False)
+    return visible_json(json.dumps(data, indent=indent, default=_plain, ensure_ascii=False))
 
 
 def _has_rich() -> bool:
@@ -122,7 +122,7 @@ def _has_rich() -> bool:
 
 def clean(text: str) -> str:
     """Control characters made visible: what a task printed must not steer an operator's terminal."""
-    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    return visible(text)
 
 
 def text(value: Any) -> str:

@@ -2,17 +2,20 @@
 Every event of a run, logged: claimed, started, settled, retried, lost, returned, quarantined.
 
 One line each, with run id, task, queue, attempt, worker and duration, as text or as JSON; through
-structlog where the project has configured it, so that the project's own processors see them.
+structlog where the project has configured it, so that the project's own processors see them. Control characters are
+escaped: a row that was written by hand may name a task or queue that would look like another line, or steer a terminal.
 """
 
 import json
 import logging
 import sys
+from textwrap import indent
 from typing import Any
 from uuid import UUID
 
 from django_manta.ledger import Claimed
 from django_manta.states import CHARGED, ENDS, Outcome, State
+from django_manta.text import on_one_line, visible, visible_json
 
 LOGGER = "django_manta.events"
 
@@ -61,8 +64,10 @@ def tell(event: str, *, level: int = logging.INFO, **facts: Any) -> None:
         return
     structlog: Any = sys.modules.get("structlog")
     if structlog is not None and structlog.is_configured():
-        # Renderers know what to do with text, and little else.
-        told = {name: str(value) if isinstance(value, UUID) else value for name, value in facts.items()}
+        # Renderers know what to do with text, and little else. Not all of them escape what is in it.
+        told = {
+            name: on_one_line(str(value)) if isinstance(value, str | UUID) else value for name, value in facts.items()
+        }
         structlog.get_logger(LOGGER).log(level, event, **told)
     else:
         _log.log(level, event, extra={"manta_event": event, "manta_facts": facts})
@@ -78,8 +83,10 @@ class TextFormatter(logging.Formatter):
         else:
             pairs = " ".join(f"{name}={value}" for name, value in facts.items() if value not in (None, ""))
             line = f"{self.formatTime(record)} {record.levelname:7} {record.getMessage()} {pairs}"
+        line = on_one_line(line)
         if record.exc_info:
-            line += "\n" + self.formatException(record.exc_info)
+            # Indented, so that no line of a message in it looks like one of the log.
+            line += "\n" + indent(visible(self.formatException(record.exc_info)), "  ")
         return line
 
 
@@ -96,7 +103,7 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str, ensure_ascii=False)
+        return visible_json(json.dumps(line, default=str, ensure_ascii=False))
 
 
 def configure(log_format: str, verbosity: int) -> None:
