@@ -386,10 +386,6 @@ class ModelLedger:
             return False
         return self.workers.pop(worker, None) is not None
 
-    def orphans(self) -> list[UUID]:
-        """What lost workers hold."""
-        return [run.id for worker, lost in self.workers.items() if lost for run in self.held_by(worker)]
-
     def recover(self, max_losses: int) -> dict[int, State]:
         """
         Nobody knows whose fault it was the first time: not charged, but suspected. What may never start
