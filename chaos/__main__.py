@@ -37,11 +37,13 @@ STORMS = {
     "xmin": "a drain of 600 s while a transaction and four readers hold their snapshots, and an atomic run of 50 s",
     "soak": "mixed work for 900 s: kills, stops, deploys, cuts and changes of the leader as the dice fall",
     "faults": "every statement of every verb, cut off, killed or refused by the server; then a worker, again and again",
+    "rows": "2,000 rows altered by hand, in every column of every table, beside good runs, workers and people who look",
+    "rows-sqlite": "the same on SQLite, which keeps what it is given whatever a column's type is",
     "disk-full": "SQLite on a disk of a few megabytes that is full for 20 s, and has room again",
 }
 
 #: Those that bring their own database, and need no server.
-SERVERLESS = {"disk-full"}
+SERVERLESS = {"disk-full", "rows-sqlite"}
 
 DESCRIPTION = """\
 Start real workers, kill, stop and cut them off in the middle of their work, and count what was lost.

@@ -73,6 +73,24 @@ def test_whatever_happens_at_any_statement_of_any_verb_costs_no_run() -> None:
         assert figure in line.split()
 
 
+def judged(said: str, name: str) -> None:
+    [line] = [line for line in said.splitlines() if line.startswith(f"{name} ")]
+    for figure in ("combinations=100", "lost=0", "imports=0", "exited=0", "errors=0", "alarms=0", "unnamed=0"):
+        assert figure in line.split()
+
+
+@pytest.mark.postgres
+@pytest.mark.slow
+def test_rows_altered_by_hand_end_no_worker_import_nothing_and_keep_no_other_run_waiting() -> None:
+    judged(chaos("--quick", "--only", "rows", "--seed", "1", timeout=400), "rows")
+
+
+@pytest.mark.sqlite
+@pytest.mark.slow
+def test_rows_altered_by_hand_do_as_little_on_sqlite() -> None:
+    judged(chaos("--quick", "--only", "rows-sqlite", "--seed", "1", timeout=400), "rows-sqlite")
+
+
 @pytest.mark.sqlite
 @pytest.mark.slow
 def test_a_disk_that_is_full_for_a_while_costs_time_and_no_run() -> None:
