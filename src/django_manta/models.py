@@ -6,22 +6,18 @@ the hot path. ``fsck`` checks what the constraints would have.
 """
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from django.db import models
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
+from django_manta.column_types import ColumnTypes
 from django_manta.ids import new_run_id
 from django_manta.states import BAD_ENDS, ENDS, OWNED, PENDING, Outcome, Role, State, When
 
 if TYPE_CHECKING:
     from django_manta.result import TaskResult
-
-
-#: The last moment of Python's calendar.
-LAST_MOMENT = datetime.max.replace(tzinfo=UTC)
 
 
 class LedgerOwned(TypeError):
@@ -161,15 +157,7 @@ class Run(models.Model):
         verbose_name_plural = _("runs")
         default_manager_name = "objects"
         base_manager_name = "objects"
-        constraints = [
-            # PostgreSQL knows "infinity", which no datetime can hold: a claim could commit and not be read.
-            models.CheckConstraint(
-                name="manta_run_moments",
-                condition=models.Q(deadline__lte=LAST_MOMENT)
-                & (models.Q(run_after=None) | models.Q(run_after__lte=LAST_MOMENT))
-                & (models.Q(expires_at=None) | models.Q(expires_at__lte=LAST_MOMENT)),
-            )
-        ]
+        constraints = [ColumnTypes(name="manta_run_types")]
         indexes = [
             # The claim's one index read. Scheduled and waiting runs are not in it.
             models.Index(
@@ -253,6 +241,7 @@ class Attempt(models.Model):
     class Meta:
         verbose_name = _("attempt")
         verbose_name_plural = _("attempts")
+        constraints = [ColumnTypes(name="manta_attempt_types")]
         indexes = [models.Index("run", name="manta_attempt_run")]
 
     def __str__(self) -> str:
@@ -287,7 +276,10 @@ class Dependency(models.Model):
     class Meta:
         verbose_name = _("dependency")
         verbose_name_plural = _("dependencies")
-        constraints = [models.UniqueConstraint(fields=["run", "on", "role"], name="manta_dependency_edge")]
+        constraints = [
+            models.UniqueConstraint(fields=["run", "on", "role"], name="manta_dependency_edge"),
+            ColumnTypes(name="manta_dependency_types"),
+        ]
         indexes = [models.Index("on", "told", "met", name="manta_dependency_on")]
 
     def __str__(self) -> str:
@@ -322,6 +314,7 @@ class Gate(models.Model):
     class Meta:
         verbose_name = _("gate")
         verbose_name_plural = _("gates")
+        constraints = [ColumnTypes(name="manta_gate_types")]
         indexes = [models.Index("made_at", name="manta_gate_unarmed", condition=models.Q(armed=False))]
 
     def __str__(self) -> str:
@@ -338,6 +331,7 @@ class Herald(models.Model):
     class Meta:
         verbose_name = _("herald")
         verbose_name_plural = _("heralds")
+        constraints = [ColumnTypes(name="manta_herald_types")]
 
     def __str__(self) -> str:
         return f"herald of {self.run_id}"
@@ -361,7 +355,8 @@ class Promise(models.Model):
         verbose_name = _("promise")
         verbose_name_plural = _("promises")
         constraints = [
-            models.UniqueConstraint(fields=["name"], condition=models.Q(open=True), name="manta_promise_name")
+            models.UniqueConstraint(fields=["name"], condition=models.Q(open=True), name="manta_promise_name"),
+            ColumnTypes(name="manta_promise_types"),
         ]
 
     def __str__(self) -> str:
@@ -382,7 +377,8 @@ class Workflow(models.Model):
         constraints = [
             models.UniqueConstraint(
                 fields=["name", "unique_key"], condition=models.Q(unique_key__isnull=False), name="manta_workflow_key"
-            )
+            ),
+            ColumnTypes(name="manta_workflow_types"),
         ]
 
     def __str__(self) -> str:
@@ -426,6 +422,7 @@ class Worker(models.Model):
     class Meta:
         verbose_name = _("worker")
         verbose_name_plural = _("workers")
+        constraints = [ColumnTypes(name="manta_worker_types")]
 
     def __str__(self) -> str:
         return self.id
@@ -440,6 +437,7 @@ class Queue(models.Model):
     class Meta:
         verbose_name = _("queue")
         verbose_name_plural = _("queues")
+        constraints = [ColumnTypes(name="manta_queue_types")]
 
     def __str__(self) -> str:
         return self.name
@@ -456,6 +454,7 @@ class Cluster(models.Model):
     class Meta:
         verbose_name = _("cluster")
         verbose_name_plural = _("clusters")
+        constraints = [ColumnTypes(name="manta_cluster_types")]
 
     def __str__(self) -> str:
         return self.name

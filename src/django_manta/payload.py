@@ -27,6 +27,8 @@ type Json = bool | int | float | str | list[Json] | dict[str, Json] | None
 #: Deeper structures are refused: json, and every tool that reads the row, recurses.
 MAX_DEPTH = 200
 
+_TOO_DEEP = "JSON that is nested too deep to be read."
+
 #: Arguments and results of more bytes, as the JSON in UTF-8 that is stored, are refused. Arguments pass through the
 #: worker that claims them; a result is written by the process that made it.
 ARGUMENTS_LIMIT = 16 * 1024 * 1024
@@ -131,8 +133,13 @@ def refuse_large(text: str, limit: int, what: str) -> None:
 
 
 def decode(text: str) -> Any:
-    """The value of a stored JSON text."""
-    return {} if text == "{}" else json.loads(text)  # the metadata of most runs
+    """The value of a stored JSON text. Raise ValueError, also for one that no process can read for its depth."""
+    if text == "{}":  # the metadata of most runs
+        return {}
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
 
 
 class Arguments(NamedTuple):
@@ -203,7 +210,7 @@ def references_in(value: Any) -> str | list[str] | None:
 
 def fill_in(args: list[Any], kwargs: dict[str, Any], references: str, value_of: Callable[[str], Any]) -> None:
     """Put values where the references say. The arguments are changed."""
-    for path, run_id in json.loads(references):
+    for path, run_id in decode(references):
         place: Any = [args, kwargs]
         for step in path[:-1]:
             place = place[step]
@@ -259,7 +266,10 @@ def _is_sequence(args: Any) -> bool:
 
 def decode_arguments(text: str) -> tuple[list[Any], dict[str, Any]]:
     # As we wrote it: there is no space around it that would have to be looked for.
-    [args, kwargs], _ = _decode(text)
+    try:
+        [args, kwargs], _ = _decode(text)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
     return args, kwargs
 
 

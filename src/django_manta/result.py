@@ -375,7 +375,7 @@ def from_record(run: RunRecord, values: Mapping[str, Value] = MappingProxyType({
         deadline=run.deadline,
         expires_at=run.expires_at,
         metadata=_tolerantly(payload.decode, run.metadata) or {},
-        progress=_progress(run.progress),
+        progress=read_progress(run.progress),
         history=run.history,
     )
     if run.state is State.SUCCESSFUL and run.result is not None:
@@ -385,13 +385,20 @@ def from_record(run: RunRecord, values: Mapping[str, Value] = MappingProxyType({
     return result
 
 
+def seal_of(alias: str) -> payload.Seal | None:
+    """What the backend of an alias signs with. None of one that is gone from the settings."""
+    try:
+        seal: payload.Seal = task_backends[alias].seal  # type: ignore[attr-defined]
+    except (InvalidTaskBackend, ImproperlyConfigured, AttributeError):
+        return None
+    return seal
+
+
 def _is_genuine(run: RunRecord) -> bool:
     """Whether the run was signed by this project. One whose backend is gone from the settings cannot be verified."""
-    try:
-        seal: payload.Seal = task_backends[run.backend].seal  # type: ignore[attr-defined]
-    except (InvalidTaskBackend, ImproperlyConfigured, AttributeError):
-        return False
-    return seal.run_is_genuine(run.signature, str(run.id), run.task, run.arguments, run.overrides, run.references)
+    seal = seal_of(run.backend)
+    signed = str(run.id), run.task, run.arguments, run.overrides, run.references
+    return seal is not None and seal.run_is_genuine(run.signature, *signed)
 
 
 def value_from(run_id: str, values: Mapping[str, Value]) -> Any:
@@ -409,9 +416,10 @@ def value_from(run_id: str, values: Mapping[str, Value]) -> Any:
 def _arguments(text: str) -> tuple[list[Any], dict[str, Any]]:
     """A row altered by hand runs nothing, but it must still be shown."""
     try:
-        return payload.decode_arguments(text)
+        stored: Any = payload.decode_arguments(text)
     except (ValueError, TypeError):
         return [], {}
+    return stored if list(map(type, stored)) == [list, dict] else ([], {})
 
 
 def workers_of(history: Iterable[AttemptRecord], present: str = "") -> list[str]:
@@ -451,17 +459,24 @@ def attempt_errors(history: Sequence[AttemptRecord]) -> list[TaskError]:
     ]
 
 
-def _progress(stored: str | None) -> Progress | None:
+def read_progress(stored: str | None) -> Progress | None:
     if stored is None:
         return None
-    return _tolerantly(lambda text: Progress(**payload.decode(text)), stored)
+    progress = _tolerantly(lambda text: Progress(**payload.decode(text)), stored)
+    if progress is None or not _is_number(progress.done) or not (progress.total is None or _is_number(progress.total)):
+        return None
+    return progress
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float)
 
 
 def _tolerantly[T](read: Callable[[str], T], stored: str) -> T | None:
     """What was altered by hand cannot be read, but the rest of the run must still be shown."""
     try:
         return read(stored)
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, AttributeError, LookupError):
         return None
 
 

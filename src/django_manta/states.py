@@ -86,6 +86,31 @@ class Outcome(TextChoices):
     __hash__ = str.__hash__
 
 
+def read_state(stored: str) -> State:
+    """
+    The state in a row. One that does not exist, written by hand, moves nothing; ``fsck`` names it, and it is shown as
+    HELD.
+    """
+    return State(stored) if stored in _STATES else State.HELD
+
+
+def read_outcome(stored: str) -> Outcome:
+    """For people: an outcome that does not exist is shown as FAILED. ``fsck`` names it."""
+    return Outcome(stored) if stored in _OUTCOMES else Outcome.FAILED
+
+
+def read_when(stored: str) -> When:
+    """For people: what does not exist is shown as what gates take it for. ``fsck`` names it."""
+    return When(stored) if stored in _WHENS else When.ALL_FINISHED
+
+
+def read_role(stored: str) -> Role:
+    """For people: what does not exist is shown as what gates take it for. ``fsck`` names it."""
+    return Role(stored) if stored in _ROLES else Role.VALUE
+
+
+_STATES, _OUTCOMES, _WHENS, _ROLES = (frozenset(each.values) for each in (State, Outcome, When, Role))
+
 #: A worker owns the run.
 OWNED = frozenset({State.RUNNING, State.CANCELLING})
 

@@ -91,6 +91,20 @@ def waiting_for_nothing(ledger: Ledger) -> UUID:
     return run_id
 
 
+def gate_without_run(ledger: Ledger) -> UUID:
+    [run_id] = enqueue(ledger, hold=True)
+    graph.add(ledger, [graph.NewGate(run_id)], [])
+    sql(ledger, "DELETE FROM manta_run WHERE id = %s", [run_id.hex])
+    return run_id
+
+
+def promise_without_run(ledger: Ledger) -> UUID:
+    [run_id] = enqueue(ledger, hold=True)
+    assert ledger.name_promise(run_id, "name")
+    sql(ledger, "DELETE FROM manta_run WHERE id = %s", [run_id.hex])
+    return run_id
+
+
 def untold_without_herald(ledger: Ledger) -> UUID:
     precondition = run_in_state(ledger, State.HELD)
     run_id = dependent(ledger, precondition)
@@ -152,6 +166,11 @@ BREAKS: dict[str, list[Callable[[Ledger], UUID]]] = {
     "settled-twice": [settled_twice],
     "attempt-without-run": [attempt_without_run],
     "edge-without-run": [edge_without_run],
+    "gate-without-run": [gate_without_run],
+    "promise-without-run": [promise_without_run],
+    "run-without-workflow": [
+        lambda ledger: broken(ledger, State.READY, "workflow_id = '0190b3c27b1e7c3a9b1a0123456789ab'")
+    ],
     "waiting-without-gate": [lambda ledger: run_in_state(ledger, State.WAITING)],
     "untold-without-herald": [untold_without_herald],
     "waiting-for-nothing": [waiting_for_nothing],
@@ -215,9 +234,10 @@ def test_what_was_put_right_meanwhile_is_left_alone(
     run_id = BREAKS[check][0](ledger)
     look = fsck.check
 
-    def put_right_after_the_look(ledger: Ledger, limit: int) -> list[fsck.Finding]:
+    def put_right_after_the_look(ledger: Ledger, limit: int, seals: object = None) -> list[fsck.Finding]:
         findings = look(ledger, limit)
-        sql(ledger, "DELETE FROM manta_attempt WHERE run_id = %s", [run_id.hex])
+        for table in ("manta_attempt", "manta_gate", "manta_promise"):
+            sql(ledger, f"DELETE FROM {table} WHERE run_id = %s", [run_id.hex])
         sql(
             ledger,
             "UPDATE manta_run SET state = 'READY', token = NULL, worker = '', finished_at = NULL, due_at = NULL,"
@@ -356,3 +376,18 @@ def test_an_attempt_under_way_is_counted(ledger: Ledger) -> None:
     ledger.settle([settlement(claim, Outcome.RETURNED, State.READY)])
     ledger.claim("worker", ["default"], 1)
     assert fsck.check(ledger) == []
+
+
+def test_a_token_that_was_written_by_hand_uses_up_no_others(ledger: Ledger) -> None:
+    ledger.settle([settlement(claim) for claim in claimed(ledger, 2)])
+    sql(ledger, "UPDATE manta_attempt SET token = %s WHERE token = (SELECT max(token) FROM manta_attempt)", [2**62])
+    assert tokens.behind(ledger) == 0
+    assert not tokens.advance(ledger)
+    [claim] = claimed(ledger)
+    assert claim.token < 2**32
+    sql(ledger, "UPDATE manta_run SET token = %s WHERE id = %s", [2**62, claim.id.hex])
+    assert tokens.behind(ledger) == 0
+    [claim] = claimed(ledger)
+    assert claim.token < 2**32
+    ledger.settle([settlement(claim)])
+    assert state_of(ledger, claim.id) is State.SUCCESSFUL

@@ -41,7 +41,9 @@ def without_checks(statement: str, *params: object) -> None:
                 cursor.execute(f"ALTER TABLE manta_run DROP CONSTRAINT {name}")
             cursor.execute(statement, params)
             for name, definition in found:
-                cursor.execute(f"ALTER TABLE manta_run ADD CONSTRAINT {name} {definition} NOT VALID")
+                cursor.execute(
+                    f"ALTER TABLE manta_run ADD CONSTRAINT {name} {definition.removesuffix(' NOT VALID')} NOT VALID"
+                )
 
 
 def give_tokens_again(highest: int) -> None:
@@ -193,6 +195,20 @@ def test_a_history_that_cannot_be_read_ends_its_run_and_no_worker(start_worker: 
     wait_for(lambda: Run.objects.get(pk=bad.id).state == "FAILED", 20, worker.tell)
     assert {run.state for run in good} == {State.SUCCESSFUL}
     assert worker.process.poll() is None
+
+
+@pytest.mark.parametrize("references", ["[" * 100_000, '[[[0,0],"x"]]', "[[1,2,3]]", "garbage", "[[[0,0],7]]"])
+def test_references_that_are_none_do_not_stop_the_queue_of_their_run(start_worker: Start, references: str) -> None:
+    bad = tasks.add.enqueue(1, 1)
+    sql("UPDATE manta_run SET refs = %s WHERE id = %s", references, _id(bad.id))
+    good = tasks.add.starmap([(n, 1) for n in range(20)])
+    dependent = tasks.add.enqueue(good[0], 1)
+    worker = start_worker("--processes", "1", SKEW_SECONDS=1).ready()
+    ended(*good, dependent, bad, worker=worker)
+    assert {run.state for run in (*good, dependent)} == {State.SUCCESSFUL}
+    assert bad.state is State.FAILED
+    assert worker.process.poll() is None
+    assert not [line for line in worker.lines() if "answer was lost" in line]
 
 
 # -- settlements -------------------------------------------------------------------------------------

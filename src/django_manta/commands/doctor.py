@@ -26,6 +26,7 @@ from django_manta.commands.printing import Printer, add_format, duration, moment
 from django_manta.conf import ON_RAY
 from django_manta.ledger import Ledger, clusters, fsck, house, own_session, tokens
 from django_manta.models import Run
+from django_manta.result import seal_of
 from django_manta.worker import doorbell, retention, troubles
 
 HELP = "find what is wrong, and say what to do"
@@ -351,7 +352,7 @@ def _ledger(backend: MantaBackend) -> Iterator[Line]:
             yield Line("ledger", WRONG, words, "`manta fsck --repair` sets it, and so does a worker that starts.")
         yield Line("ledger", OK, f"more than {QUICK_RUNS} runs, so not checked here: `manta fsck` does")
         return
-    findings = [finding for finding in fsck.check(backend.ledger, _COUNT_LIMIT) if finding.check not in _TOLD]
+    findings = [finding for finding in fsck.check(backend.ledger, _COUNT_LIMIT, seal_of) if finding.check not in _TOLD]
     if not findings:
         yield Line("ledger", OK, "every invariant holds")
         return

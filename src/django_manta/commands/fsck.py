@@ -13,6 +13,7 @@ from django.core.management.base import BaseCommand
 from django_manta.commands import choosing
 from django_manta.commands.printing import Printer, add_format
 from django_manta.ledger import Finding, Ledger, fsck
+from django_manta.result import seal_of
 
 HELP = "check the ledger, and repair it"
 
@@ -32,7 +33,7 @@ def handle(command: BaseCommand, options: dict[str, Any]) -> int:
     printer = Printer(command, options)
     ledger = choosing.backend_of(options).ledger
     limit = choosing.positive(options["limit"], "--limit")
-    findings = _repair(ledger, limit) if options["repair"] else fsck.check(ledger, limit)
+    findings = _repair(ledger, limit) if options["repair"] else fsck.check(ledger, limit, seal_of)
     remain = [finding for finding in findings if not finding.repaired]
     if printer.wants_json:
         printer.data({"clean": not remain, "capped": len(findings) >= limit, "findings": findings})
@@ -57,7 +58,7 @@ def _repair(ledger: Ledger, limit: int) -> list[Finding]:
     """Repair as long as there may be more than were looked for."""
     repaired: list[Finding] = []
     while True:
-        findings = fsck.repair(ledger, limit)
+        findings = fsck.repair(ledger, limit, seal_of)
         mended = [finding for finding in findings if finding.repaired]
         repaired += mended
         if len(findings) < limit or not mended:

@@ -6,7 +6,6 @@ or crashed, and nothing of the others.
 """
 
 import argparse
-import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -19,6 +18,7 @@ from django_manta.execution import envelope
 from django_manta.execution.runners.ray import messages, printed, reader
 from django_manta.execution.runners.ray.dashboard import Away, Dashboard
 from django_manta.ledger import AttemptRecord, RunRecord
+from django_manta.ledger.records import read_foremen
 from django_manta.models import Worker
 
 HELP = "print the log of a run"
@@ -88,7 +88,7 @@ def _under_way(backend: MantaBackend, run: RunRecord, token: int, runner: str) -
         job = envelope.name_of(run.id, token)
         return Source(run.attempts, lambda: _job_log(backend, job), link=link(backend, envelope.LOG_REF + job))
     workers = Worker.objects.using(backend.database).filter(pk=run.worker)
-    foremen = [(name, incarnation) for row in workers for name, incarnation in json.loads(row.foremen)]
+    foremen = [each for row in workers for each in read_foremen(row.foremen)]
     address, namespace = backend.config.ray["ADDRESS"], backend.config.ray["NAMESPACE"]
 
     def ask() -> str | None:

@@ -29,7 +29,7 @@ from django_manta.execution import announce
 from django_manta.ledger import house
 from django_manta.models import Gate, Run, RunQuerySet
 from django_manta.ringing import CANCEL, ring_after_commit
-from django_manta.states import State
+from django_manta.states import State, read_state
 from django_manta.workflow import own
 from django_manta.workflow.promise import TASK as PROMISE
 
@@ -155,7 +155,7 @@ def _by_filter(backend: MantaBackend, options: dict[str, Any], move: Move) -> It
 def _read(matching: RunQuerySet) -> list[Chosen]:
     gate = Gate.objects.filter(run=OuterRef("pk"))
     rows = matching.values_list("pk", "queue", "state", "task", "due_at", Exists(gate))
-    return [Chosen(pk, queue, State(state), *rest) for pk, queue, state, *rest in rows]
+    return [Chosen(pk, queue, read_state(state), *rest) for pk, queue, state, *rest in rows]
 
 
 # -- moving ----------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from django_manta.commands.printing import Printer, add_format, duration, shorte
 from django_manta.ledger import AttemptRecord, RunRecord, around
 from django_manta.ledger.records import plain
 from django_manta.models import Workflow
+from django_manta.result import read_progress
 from django_manta.states import ENDS, OWNED, State
 
 HELP = "show the whole story of a run"
@@ -189,17 +190,20 @@ def _value(stored: str | None) -> str:
 def _arguments(stored: str) -> str:
     """As a call would write them; as they are stored, if that cannot be read."""
     try:
-        args, kwargs = payload.decode_arguments(stored)
+        found: Any = payload.decode_arguments(stored)
     except (ValueError, TypeError):
         return _value(stored)
+    if list(map(type, found)) != [list, dict]:
+        return _value(stored)
+    args, kwargs = found
     written = [json.dumps(value, ensure_ascii=False) for value in args]
     written += [f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in kwargs.items()]
     return shortened(f"({', '.join(written)})", _VALUE_LENGTH)
 
 
 def _progress(stored: str | None) -> str:
-    progress = decoded(stored)
-    if not isinstance(progress, dict):
+    progress = read_progress(stored)
+    if progress is None:
         return _value(stored)
-    of = f" of {progress['total']:g}" if progress.get("total") else ""
-    return f"{progress.get('done', 0):g}{of} {progress.get('message', '')}".strip()
+    of = f" of {progress.total:g}" if progress.total else ""
+    return f"{progress.done:g}{of} {progress.message}".strip()

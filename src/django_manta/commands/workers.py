@@ -1,9 +1,10 @@
 """Workers as their leases show them, by the database's clock."""
 
-import json
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
+from django_manta import payload
 from django_manta.backend import MantaBackend
 from django_manta.commands.printing import runs
 from django_manta.ledger import house
@@ -60,15 +61,29 @@ def _seen(worker: Worker, ago: float, lease: float) -> Seen:
         version=worker.version,
         cluster=worker.cluster,
         runner=worker.runner,
-        queues=list(worker.queues),
+        queues=_queues(worker.queues),
         slots=worker.slots,
         started_at=worker.started_at,
         seen_seconds_ago=round(ago, 3),
         alive=worker.lost_at is None and ago <= lease,
         lost=worker.lost_at is not None,
         stopping=worker.stopping,
-        troubles=json.loads(worker.troubles),
+        troubles=_troubles(worker.troubles),
     )
+
+
+def _queues(stored: Any) -> list[str]:
+    """Empty where the row was altered and holds no list of names: the other workers must still be shown."""
+    return [each for each in stored if isinstance(each, str)] if isinstance(stored, list) else []
+
+
+def _troubles(stored: str) -> dict[str, str]:
+    """The same."""
+    try:
+        told = payload.decode(stored)
+    except ValueError:
+        return {}
+    return {name: str(words) for name, words in told.items()} if isinstance(told, dict) else {}
 
 
 def needed(backend: MantaBackend) -> dict[str, tuple[str, str]]:

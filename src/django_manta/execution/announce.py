@@ -14,7 +14,7 @@ from uuid import UUID
 from django.db import DatabaseError
 from django.tasks.signals import task_finished
 
-from django_manta.ledger import Claimed, Ledger, Settleable
+from django_manta.ledger import Claimed, Ledger, Settleable, conflicts
 from django_manta.result import TaskResult, results_of
 from django_manta.signals import attempt_finished, run_settled
 from django_manta.states import ENDS, State
@@ -68,9 +68,9 @@ def _results(ledger: Ledger, run_ids: list[UUID]) -> list[TaskResult]:
     """Of one after the other if not of all: a row that nobody can read must not keep the others from being told."""
     try:
         return results_of(ledger, run_ids)
-    except DatabaseError:
-        raise
-    except Exception:
+    except Exception as error:
+        if isinstance(error, DatabaseError) and not conflicts.is_refusal(error):
+            raise
         if len(run_ids) == 1:
             logger.exception("Could not tell of the end of run %s.", run_ids[0])
             return []

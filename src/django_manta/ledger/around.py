@@ -12,7 +12,7 @@ from uuid import UUID
 
 from django_manta.ledger.book import Ledger
 from django_manta.ledger.records import RunRecord
-from django_manta.states import Role, State, When
+from django_manta.states import Role, State, When, read_role, read_state, read_when
 
 #: Edges that are read for each run of a picture, at most and on average.
 EDGES_PER_RUN = 20
@@ -132,7 +132,7 @@ def dependents(ledger: Ledger, run_id: UUID, limit: int) -> list[Link]:
 def count_preconditions(ledger: Ledger, run_id: UUID) -> dict[tuple[Role, State | None], int]:
     """How many of what a run waits for are in each state; None: they are gone."""
     rows = ledger.session.rows("count_preconditions", {"id": run_id.hex})
-    return {(Role(role), None if state is None else State(state)): runs for role, state, runs in rows}
+    return {(read_role(role), None if state is None else read_state(state)): runs for role, state, runs in rows}
 
 
 def stances(ledger: Ledger, ids: Iterable[UUID]) -> dict[UUID, Stance]:
@@ -160,7 +160,7 @@ def ahead(ledger: Ledger, run: RunRecord, limit: int) -> int:
 
 def _link(ledger: Ledger, row: tuple[Any, ...]) -> Link:
     run_id, on_id, role, told, met = row
-    return Link(ledger.dialect.read_id(run_id), ledger.dialect.read_id(on_id), Role(role), bool(told), bool(met))
+    return Link(ledger.dialect.read_id(run_id), ledger.dialect.read_id(on_id), read_role(role), bool(told), bool(met))
 
 
 def _stance(ledger: Ledger, row: tuple[Any, ...]) -> Stance:
@@ -172,12 +172,12 @@ def _stance(ledger: Ledger, row: tuple[Any, ...]) -> Stance:
     }
     gate = None
     if mode is not None:
-        gate = GateSeen(When(mode), bool(armed), ledger.dialect.read_moment(made_at), laters)
+        gate = GateSeen(read_when(mode), bool(armed), ledger.dialect.read_moment(made_at), laters)
     return Stance(
         id=ledger.dialect.read_id(run_id),
         task=task,
         queue=queue,
-        state=State(state),
+        state=read_state(state),
         reason=reason,
         suspect=bool(suspect),
         delegates=bool(delegates),

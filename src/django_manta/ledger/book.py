@@ -38,7 +38,7 @@ from django_manta.ledger.records import (
 from django_manta.ledger.session import DjangoSession, Row, Session
 from django_manta.ledger.values import delegates_of
 from django_manta.payload import Seal
-from django_manta.states import ENDS, State
+from django_manta.states import ENDS, Outcome, State, read_outcome, read_state
 
 logger = logging.getLogger("django_manta")
 
@@ -548,14 +548,14 @@ class Ledger:
         """The runs that exist among ``ids``, in that order: one statement, and one for their history."""
         ids = list(ids)
         records = [rows.run_record(self.dialect, row) for row in self.session.rows("fetch", {"ids": self.listed(ids)})]
-        histories = self.history([record.id for record in records]) if history else {}
+        histories = self.history([record.id for record in records], read_outcome) if history else {}
         found = {record.id: replace(record, history=histories.get(record.id, ())) for record in records}
         return [found[run_id] for run_id in ids if run_id in found]
 
     def states(self, ids: Iterable[UUID]) -> dict[UUID, State]:
         """Where runs stand, of those that exist among ``ids``."""
         found = self.session.rows("states", {"ids": self.listed(ids)})
-        return {self.dialect.read_id(run_id): State(state) for run_id, state in found}
+        return {self.dialect.read_id(run_id): read_state(state) for run_id, state in found}
 
     def ended(self, run_id: UUID) -> RunRecord | None:
         """A run, if it has ended. LookupError, if there is none. One statement, and one for its history."""
@@ -564,20 +564,24 @@ class Ledger:
             raise LookupError(f"There is no run {run_id}.")
         if found[0][0] is None:
             return None
-        return replace(rows.run_record(self.dialect, found[0]), history=self.history([run_id]).get(run_id, ()))
+        return replace(
+            rows.run_record(self.dialect, found[0]), history=self.history([run_id], read_outcome).get(run_id, ())
+        )
 
     def ready_queues(self) -> list[str]:
         """The queues that have ready runs, at the cost of one index step each."""
         return [row[0] for row in self.session.rows("ready_queues", {})]
 
-    def history(self, ids: Iterable[UUID]) -> dict[UUID, tuple[AttemptRecord, ...]]:
-        """The ended attempts of runs, oldest first."""
+    def history(
+        self, ids: Iterable[UUID], read: Callable[[str], Outcome] = Outcome
+    ) -> dict[UUID, tuple[AttemptRecord, ...]]:
+        """The ended attempts of runs, oldest first. ``read`` makes an outcome of a text."""
         ids = list(ids)
         if not ids:
             return {}
         grouped: dict[UUID, list[AttemptRecord]] = {}
         for row in self.session.rows("history", {"ids": self.listed(ids)}):
-            grouped.setdefault(self.dialect.read_id(row[0]), []).append(rows.attempt_record(self.dialect, row))
+            grouped.setdefault(self.dialect.read_id(row[0]), []).append(rows.attempt_record(self.dialect, row, read))
         return {run_id: tuple(attempts) for run_id, attempts in grouped.items()}
 
     def listed(self, ids: Iterable[UUID]) -> Any:

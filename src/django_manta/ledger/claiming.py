@@ -8,7 +8,7 @@ something ready: nobody waits for the answer to one before the other is sent.
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
@@ -116,11 +116,28 @@ def _keeps_marks(ledger: "Ledger", wanted: Wanted) -> bool:
 def _completed(ledger: "Ledger", wanted: Wanted, claims: list[Claimed]) -> list[Claimed]:
     """With the history of those that have any, and what they are given; in the order in which to start them."""
     if any(claim.references for claim in claims):
-        claims = values.with_values(ledger, claims)
+        claims = _without_bad(ledger, wanted.worker, claims, values.with_values)
     tried = [claim.id for claim in claims if claim.attempts > 1]
     if tried:
         claims = _with_history(ledger, wanted.worker, claims, tried)
     return rows.in_turns(claims, wanted.queues)
+
+
+def _without_bad(
+    ledger: "Ledger", worker: str, claims: list[Claimed], read: Callable[["Ledger", list[Claimed]], list[Claimed]]
+) -> list[Claimed]:
+    """What ``read`` makes of claims. A run of which nothing can be read ends, and keeps no other from starting."""
+    if not ledger.session.in_transaction():
+        try:
+            return read(ledger, claims)
+        except Exception as error:
+            if isinstance(error, AnyDatabaseError) and not conflicts.is_refusal(error):
+                raise
+    bad: list[tuple[Claimed, Exception]] = []
+    found = bad_rows.one_by_one(ledger, claims, lambda some: read(ledger, list(some)), bad)
+    for claim, reason in bad:
+        bad_rows.put_away(ledger, claim.id.hex, worker, reason, "read with what it refers to")
+    return found
 
 
 def _with_history(ledger: "Ledger", worker: str, claims: list[Claimed], tried: list[UUID]) -> list[Claimed]:

@@ -10,8 +10,9 @@ herald. Whoever dies in between leaves the herald, or the unarmed gate, and the 
 each step can be repeated, and none is lost.
 """
 
+import logging
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
@@ -21,9 +22,10 @@ from random import choice
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from django.db import Error as AnyDatabaseError
 from django.db import OperationalError
 
-from django_manta.ledger.conflicts import CONFLICTS, code_of, patiently
+from django_manta.ledger.conflicts import CONFLICTS, code_of, is_refusal, patiently
 from django_manta.ledger.records import Enqueued, NewRun, Settleable
 from django_manta.ledger.rows import enqueued, has_no_dates, plain_run
 from django_manta.ledger.values import delegates_of
@@ -31,6 +33,8 @@ from django_manta.states import ENDS, Outcome, Role, State, When
 
 if TYPE_CHECKING:
     from django_manta.ledger.book import Ledger
+
+logger = logging.getLogger("django_manta")
 
 #: Edges that are counted in one transaction, unless it tells of more runs than that; and in all, before the rest is
 #: left to the caretaker.
@@ -270,7 +274,8 @@ def arm_leftovers(ledger: "Ledger", *, older_than: float = 0.0, limit: int = 1_0
     holds is passed over, but for one of them: where others are always in line, it gets its turn only if it waits.
     """
     rows = ledger.session.rows("unarmed", {"seconds": older_than, "limit": limit, "skip": page * limit})
-    passed = arm(ledger, [ledger.dialect.read_id(row[0]) for row in rows], patient=False)
+    ids = [ledger.dialect.read_id(row[0]) for row in rows]
+    passed = _past_refusals(ledger, ids, lambda some: arm(ledger, some, patient=False))
     if passed.left:
         one = choice(sorted(passed.left))
         passed.left.discard(one)
@@ -506,9 +511,31 @@ def heralds_for(ledger: "Ledger", ids: Iterable[UUID]) -> list[UUID]:
 def tell_leftovers(ledger: "Ledger", limit: int = 100, page: int = 0) -> Passed:
     """Tell the dependents of whom nobody told so far, ``limit`` at most, or the same of a further ``page``."""
     rows = ledger.session.rows("heralds", {"limit": limit, "skip": page * limit})
-    passed = tell(ledger, [ledger.dialect.read_id(row[0]) for row in rows])
+    ids = [ledger.dialect.read_id(row[0]) for row in rows]
+    passed = _past_refusals(ledger, ids, lambda some: tell(ledger, some))
     passed.seen += len(rows)
     passed.more |= len(rows) == limit
+    return passed
+
+
+def _past_refusals(ledger: "Ledger", ids: list[UUID], act: Callable[[list[UUID]], Passed]) -> Passed:
+    """
+    What ``act`` does with runs; with one after the other if the database refuses it for some, so that the others go on.
+    """
+    try:
+        return act(ids)
+    except AnyDatabaseError as error:
+        if not is_refusal(error) or ledger.session.in_transaction():
+            raise
+    passed = Passed()
+    for run_id in ids:
+        try:
+            passed |= act([run_id])
+        except AnyDatabaseError as error:
+            if not is_refusal(error):
+                raise
+            words = "The database refuses to count what run %s waits for, or to move what waits for it: %s"
+            logger.error(words, run_id, str(error).strip())
     return passed
 
 

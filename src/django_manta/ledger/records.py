@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from django_manta.payload import decode
 from django_manta.states import AFTER_OUTCOME, Outcome, State
 
 
@@ -305,6 +306,14 @@ class Orphan:
     lost_for: float | None = None
     #: The Ray that its worker spoke to; empty if it spoke to none, or was of a release that did not say.
     ray: str = ""
+
+
+def read_foremen(stored: str) -> list[tuple[str, str]]:
+    """The names and incarnations in a worker's row. None in one that was altered to hold no such list."""
+    try:
+        return [(str(name), str(incarnation)) for name, incarnation in decode(stored)]
+    except (ValueError, TypeError):
+        return []
 
 
 class RayPlace(NamedTuple):

@@ -30,7 +30,7 @@ from django_manta.ledger.records import (
 )
 from django_manta.ledger.session import Dialect, Row
 from django_manta.moments import FIRST, LAST
-from django_manta.states import Outcome, State, may_start_again
+from django_manta.states import Outcome, State, may_start_again, read_state
 
 #: A text as JSON.
 _quoted: Callable[[str], str] = encode_basestring_ascii
@@ -268,7 +268,7 @@ def run_record(dialect: Dialect, row: Row) -> RunRecord:
         backend=row[2],
         queue=row[3],
         priority=row[4],
-        state=_state(row[5]),
+        state=read_state(row[5]),
         arguments=row[6],
         overrides=row[7],
         metadata=row[8],
@@ -297,19 +297,11 @@ def run_record(dialect: Dialect, row: Row) -> RunRecord:
     )
 
 
-def _state(stored: str) -> State:
-    """A state written by hand that does not exist moves nothing; ``fsck`` names it, and it is shown as held."""
-    try:
-        return State(stored)
-    except ValueError:
-        return State.HELD
-
-
-def attempt_record(dialect: Dialect, row: Row) -> AttemptRecord:
+def attempt_record(dialect: Dialect, row: Row, read: Callable[[str], Outcome] = Outcome) -> AttemptRecord:
     return AttemptRecord(
         token=row[1],
         number=row[2],
-        outcome=Outcome(row[3]),
+        outcome=read(row[3]),
         worker=row[4],
         executor=row[5],
         started_at=dialect.read_moment(row[6]),

@@ -5,15 +5,18 @@ Small values come with the claim itself, on PostgreSQL. The others are fetched f
 is very much is left to the executors, each of whom fetches its own.
 """
 
+import re
 from collections.abc import Iterable
-from json import loads
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 from django_manta.ledger.records import Claimed, Value
+from django_manta.payload import decode
 
 if TYPE_CHECKING:
     from django_manta.ledger.book import Ledger
+
+_ID = re.compile("[0-9a-f]{32}")
 
 #: More than so many bytes of values are not fetched for others to carry along.
 VALUES_LIMIT = 4 * 1024 * 1024
@@ -57,8 +60,15 @@ def has_values(claim: Claimed) -> bool:
 
 
 def referred_to(references: str) -> list[str]:
-    """The ids in a list of references, as 32 digits each."""
-    return [run_id.replace("-", "") for _, run_id in loads(references)]
+    """The ids in a list of references, as 32 digits each. Raise ValueError, TypeError, AttributeError of others."""
+    return [_digits(run_id) for _, run_id in decode(references)]
+
+
+def _digits(run_id: str) -> str:
+    digits = run_id.replace("-", "")
+    if not _ID.fullmatch(digits):
+        raise ValueError(f"{run_id!r} is no id of a run.")
+    return digits
 
 
 def _needed(ids: list[str], found: dict[str, Value]) -> dict[str, Value]:
@@ -84,8 +94,8 @@ def delegates_of(delegate: str | None) -> list[str]:
     if delegate is None:
         return []
     try:
-        listed = loads(delegate)
+        listed = decode(delegate)
         return [UUID(each).hex for each in ([listed] if isinstance(listed, str) else listed)]
-    except (ValueError, TypeError, AttributeError, RecursionError):
+    except (ValueError, TypeError, AttributeError):
         # Whoever is given its value finds that it is not what its executor signed.
         return []

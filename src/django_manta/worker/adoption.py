@@ -12,7 +12,6 @@ Whoever dies on the way leaves nothing undone: the lost worker's runs are still 
 worker whose row names the foremen that have them; and a foreman is asked by tokens, whoever it takes for their owner.
 """
 
-import json
 import logging
 import time
 from collections.abc import Iterable
@@ -24,6 +23,7 @@ from uuid import UUID
 from django_manta.execution.runners.flights import Flight
 from django_manta.execution.runners.ray import messages
 from django_manta.ledger import Claimed, Ledger, Orphan, Settled, Settlement, house
+from django_manta.ledger.records import read_foremen
 from django_manta.states import Outcome, State
 from django_manta.worker import losses, troubles
 from django_manta.worker.caretaker import recovered
@@ -251,7 +251,7 @@ class Adoption:
             if orphan.token not in known:
                 held.setdefault(orphan.worker, []).append(orphan)
         for former, orphans in held.items():
-            foremen = [(name, incarnation) for name, incarnation in json.loads(orphans[0].foremen)]
+            foremen = read_foremen(orphans[0].foremen)
             logger.warning("Worker %s is gone; asking for the %s runs that it had on Ray.", former, len(orphans))
             by_token = {orphan.token: orphan for orphan in orphans}
             self.cases.append(Case(former, by_token, foremen, is_here=bool(orphans[0].ray)))

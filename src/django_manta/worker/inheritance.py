@@ -8,7 +8,6 @@ submit is refused by Ray itself, and the run can be given back. Unless Ray was s
 recorded its session: then there may have been one, and the run is lost. A Ray that cannot be reached is waited for.
 """
 
-import json
 import logging
 import shlex
 import time
@@ -23,6 +22,7 @@ from django_manta.execution.runners.flights import Flight
 from django_manta.execution.runners.ray.dashboard import ENDED
 from django_manta.execution.runners.ray.messages import UnknownProtocol
 from django_manta.ledger import Ledger, Orphan, Settled, Settlement
+from django_manta.ledger.records import read_foremen
 from django_manta.states import Outcome, State
 from django_manta.worker import losses
 from django_manta.worker.adoption import BATCH, LOOK_SECONDS, UNREACHABLE_SECONDS
@@ -109,7 +109,7 @@ class Inheritance:
 
     def _look(self, ledger: Ledger) -> None:
         for orphan in ledger.orphans(limit=BATCH, runner="ray_job", place=self.runner.place):
-            sessions = frozenset(session for _, session in json.loads(orphan.foremen))
+            sessions = frozenset(session for _, session in read_foremen(orphan.foremen))
             is_here = bool(orphan.ray) or not sessions
             if self._open(Case(orphan.id, orphan.token, orphan.worker, sessions, orphan, is_here)):
                 logger.warning("Worker %s is gone; asking Ray for the job of its run %s.", orphan.worker, orphan.id)

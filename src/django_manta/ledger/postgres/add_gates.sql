@@ -9,5 +9,5 @@ FROM json_to_recordset(%(gates)s::json) AS gate (run_id uuid, mode text, passed 
 ON CONFLICT (run_id) DO UPDATE SET
     armed = false,
     passed = excluded.passed,
-    laters = manta_gate.laters + excluded.laters,
+    laters = LEAST(manta_gate.laters, 999999999) + excluded.laters,
     made_at = statement_timestamp()

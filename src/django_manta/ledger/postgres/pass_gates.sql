@@ -61,7 +61,7 @@ WITH judged AS MATERIALIZED (
                 )
                 OR (
                     gate.mode = 'any_finished'
-                    AND gate.met_after + gate.bad_after > CASE WHEN run.state = 'WAITING' THEN gate.consumed ELSE 0 END
+                    AND gate.met_after::bigint + gate.bad_after > CASE WHEN run.state = 'WAITING' THEN gate.consumed ELSE 0 END
                 )
                 OR gate.passed
             ) AS ready
@@ -103,7 +103,7 @@ consumed AS (
     UPDATE manta_gate AS gate
     SET consumed = CASE
         WHEN gate.mode = 'any_successful' THEN gate.met_after
-        ELSE gate.met_after + gate.bad_after
+        ELSE LEAST(gate.met_after::bigint + gate.bad_after, 999999999)
     END
     FROM judged
     WHERE

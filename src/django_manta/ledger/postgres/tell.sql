@@ -107,12 +107,12 @@ gates AS MATERIALIZED (
 counted AS (
     UPDATE manta_gate AS gate
     SET
-        pending_values = gate.pending_values + sums.pending_values,
-        bad_values = gate.bad_values + sums.bad_values,
-        pending_after = gate.pending_after + sums.pending_after,
-        met_after = gate.met_after + sums.met_after,
-        bad_after = gate.bad_after + sums.bad_after,
-        consumed = gate.consumed - sums.called
+        pending_values = LEAST(GREATEST(gate.pending_values + sums.pending_values, -999999999), 999999999),
+        bad_values = LEAST(GREATEST(gate.bad_values + sums.bad_values, -999999999), 999999999),
+        pending_after = LEAST(GREATEST(gate.pending_after + sums.pending_after, -999999999), 999999999),
+        met_after = LEAST(GREATEST(gate.met_after + sums.met_after, -999999999), 999999999),
+        bad_after = LEAST(GREATEST(gate.bad_after + sums.bad_after, -999999999), 999999999),
+        consumed = LEAST(GREATEST(gate.consumed - sums.called, -999999999), 999999999)
     FROM sums
     WHERE gate.run_id = sums.run_id AND gate.run_id = ANY(ARRAY(SELECT gates.run_id FROM gates))
     RETURNING

@@ -64,9 +64,9 @@ marked AS (
 counted AS (
     UPDATE manta_gate AS gate
     SET
-        pending_values = gate.pending_values - sums.met_values,
-        pending_after = gate.pending_after - sums.met_after,
-        met_after = gate.met_after + sums.met_after
+        pending_values = LEAST(GREATEST(gate.pending_values - sums.met_values, -999999999), 999999999),
+        pending_after = LEAST(GREATEST(gate.pending_after - sums.met_after, -999999999), 999999999),
+        met_after = LEAST(GREATEST(gate.met_after + sums.met_after, -999999999), 999999999)
     FROM (
         SELECT
             marked.run_id,

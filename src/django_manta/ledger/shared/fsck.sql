@@ -259,10 +259,36 @@ WHERE
                 OR gate.passed
                 OR gate.pending_after = 0
                 OR (gate.mode = 'any_successful' AND gate.met_after > gate.consumed)
-                OR (gate.mode = 'any_finished' AND gate.met_after + gate.bad_after > gate.consumed)
+                OR (gate.mode = 'any_finished' AND CAST(gate.met_after AS bigint) + gate.bad_after > gate.consumed)
             )
         )
         OR (run.delegate IS NULL AND gate.mode = 'all_successful' AND gate.bad_after > 0)
     )
+UNION ALL
+SELECT
+    'gate-without-run',
+    gate.run_id,
+    'a gate of a run that is gone'
+FROM manta_gate AS gate
+WHERE
+    NOT EXISTS (SELECT 1 FROM manta_run AS run WHERE run.id = gate.run_id)
+    -- Otherwise one finding is enough: its repair removes both.
+    AND NOT EXISTS (SELECT 1 FROM manta_dependency AS edge WHERE edge.run_id = gate.run_id)
+UNION ALL
+SELECT
+    'promise-without-run',
+    promise.run_id,
+    'the name of a promise that is gone'
+FROM manta_promise AS promise
+WHERE NOT EXISTS (SELECT 1 FROM manta_run AS run WHERE run.id = promise.run_id)
+UNION ALL
+SELECT
+    'run-without-workflow',
+    run.id,
+    'of a workflow that is gone'
+FROM manta_run AS run
+WHERE
+    run.workflow_id IS NOT NULL
+    AND NOT EXISTS (SELECT 1 FROM manta_workflow AS workflow WHERE workflow.id = run.workflow_id)
 ORDER BY failed_check, run_id
 LIMIT %(limit)s

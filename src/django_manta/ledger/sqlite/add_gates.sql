@@ -10,5 +10,5 @@ WHERE true
 ON CONFLICT (run_id) DO UPDATE SET
     armed = false,
     passed = excluded.passed,
-    laters = manta_gate.laters + excluded.laters,
+    laters = MIN(manta_gate.laters, 999999999) + excluded.laters,
     made_at = strftime('%%Y-%%m-%%d %%H:%%M:%%f000', 'now')

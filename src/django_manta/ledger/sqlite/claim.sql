@@ -16,9 +16,10 @@ FROM (
         line.id,
         line.position + MAX(
             COALESCE((SELECT seq FROM sqlite_sequence WHERE name = 'manta_attempt'), 0),
-            -- Where a table was restored, the sequence may be behind it.
-            COALESCE((SELECT max(token) FROM manta_attempt), 0),
-            COALESCE((SELECT max(token) FROM manta_run WHERE state IN ('RUNNING', 'CANCELLING')), 0)
+            -- Where a table was restored, the sequence may be behind it. Very high ones were written by hand:
+            -- behind them there might be none left.
+            COALESCE((SELECT max(token) FROM manta_attempt WHERE token < 2305843009213693952), 0),
+            COALESCE((SELECT max(token) FROM manta_run WHERE state IN ('RUNNING', 'CANCELLING') AND token < 2305843009213693952), 0)
         ) AS token
     FROM (
         SELECT

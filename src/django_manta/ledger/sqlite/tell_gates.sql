@@ -1,12 +1,12 @@
 -- Count the news. A gate that is not armed yet counts when it is.
 UPDATE manta_gate
 SET
-    pending_values = manta_gate.pending_values + news.pending_values,
-    bad_values = manta_gate.bad_values + news.bad_values,
-    pending_after = manta_gate.pending_after + news.pending_after,
-    met_after = manta_gate.met_after + news.met_after,
-    bad_after = manta_gate.bad_after + news.bad_after,
-    consumed = manta_gate.consumed + news.consumed
+    pending_values = MIN(MAX(manta_gate.pending_values + news.pending_values, -999999999), 999999999),
+    bad_values = MIN(MAX(manta_gate.bad_values + news.bad_values, -999999999), 999999999),
+    pending_after = MIN(MAX(manta_gate.pending_after + news.pending_after, -999999999), 999999999),
+    met_after = MIN(MAX(manta_gate.met_after + news.met_after, -999999999), 999999999),
+    bad_after = MIN(MAX(manta_gate.bad_after + news.bad_after, -999999999), 999999999),
+    consumed = MIN(MAX(manta_gate.consumed + news.consumed, -999999999), 999999999)
 FROM (
     SELECT
         json_extract(told.value, '$.run_id') AS run_id,
