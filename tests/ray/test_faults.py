@@ -53,7 +53,7 @@ def test_killers_end_on_ray_as_they_do_on_one_machine(start_on_ray: StartOnRay) 
         ("raises", "ValueError"),
         ("SystemExit", "SystemExit"),
         ("returns an object", "Unsupported type: <class 'object'>"),
-        ("returns too much", "The task returned 64 MiB as JSON"),
+        ("returns too much", "The task returned 64.0 MiB of JSON"),
     ):
         [error] = table[name][0].errors
         assert words in f"{error.exception_class_path} {error.traceback}", name

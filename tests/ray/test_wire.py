@@ -194,7 +194,7 @@ class Driver:
         )
         self.envoy.start()
 
-    def _gone(self) -> None:
+    def _gone(self, why: str) -> None:
         self.times_gone += 1
 
     def of(self, kind: str, name: str | None = None) -> list[list[Any]]:

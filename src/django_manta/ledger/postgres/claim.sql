@@ -109,6 +109,12 @@ made_up AS MATERIALIZED (
         FOR NO KEY UPDATE SKIP LOCKED
     ) AS head
     LIMIT (SELECT COALESCE(sum(shares.share), 0) FROM shares) - (SELECT count(*) FROM picked)
+),
+taken AS MATERIALIZED (
+    SELECT
+        each.*,
+        row_number() OVER () AS place
+    FROM (TABLE picked UNION ALL TABLE made_up) AS each
 )
 UPDATE manta_run AS run
 SET
@@ -121,8 +127,7 @@ SET
 -- An array, not a join: misjudging how many were picked, the planner would read the whole table.
 WHERE run.id = ANY(
     CASE
-        WHEN (SELECT COALESCE(sum(each.weight), 0) FROM (TABLE picked UNION ALL TABLE made_up) AS each) <= %(budget)s
-            THEN ARRAY(SELECT picked.id FROM picked UNION ALL SELECT made_up.id FROM made_up)
+        WHEN (SELECT COALESCE(sum(taken.weight), 0) FROM taken) <= %(budget)s THEN ARRAY(SELECT taken.id FROM taken)
         ELSE ARRAY(
             SELECT weighed.id
             FROM (
@@ -132,14 +137,9 @@ WHERE run.id = ANY(
                     - turns.weight AS before
                 FROM (
                     SELECT
-                        placed.*,
-                        row_number() OVER (PARTITION BY placed.rank ORDER BY placed.place) AS turn
-                    FROM (
-                        SELECT
-                            each.*,
-                            row_number() OVER () AS place
-                        FROM (TABLE picked UNION ALL TABLE made_up) AS each
-                    ) AS placed
+                        taken.*,
+                        row_number() OVER (PARTITION BY taken.rank ORDER BY taken.place) AS turn
+                    FROM taken
                 ) AS turns
             ) AS weighed
             WHERE weighed.before < %(budget)s
