@@ -67,6 +67,22 @@ def test_a_worker_that_names_its_runs_is_told_what_it_missed_and_what_is_not_her
     assert told(foreman, "second") == [ended.key]
 
 
+def test_a_roll_call_names_outcomes_of_workers_that_do_not_listen_each_once_before_any_again(monkeypatch: Any) -> None:
+    monkeypatch.setattr(foremen, "LEFT", 2)
+    foreman = Foreman("home")
+    tell(foreman, "attach", "living")
+    holding(foreman, "living", 1, ended=True)
+    holding(foreman, "dead", 2)
+    left = [holding(foreman, "dead", number, ended=True).key for number in (3, 4, 5)]
+
+    def named() -> Any:
+        return tell(foreman, "adopt", "living", keys=[])["left"]
+
+    assert [named(), named(), named()] == [left[:2], left[2:], left[:2]]
+    tell(foreman, "settled", "living", keys=left)
+    assert [named(), named()] == [[], []]
+
+
 def test_an_outcome_that_the_ledger_has_is_dropped_when_nobody_listens(monkeypatch: Any) -> None:
     foreman = Foreman("home")
     kept, unkept = holding(foreman, "first", 1, ended=True), holding(foreman, "first", 2, ended=True)

@@ -67,6 +67,7 @@ async def becomes(condition: Callable[[], bool]) -> None:
 
 
 async def processes(foreman: Foreman, address: tuple[str, int], count: int) -> list[Process]:
+    foreman._speak(messages.say("attach", worker="worker"))
     found = [Process(foreman, number, address) for number in range(1, count + 1)]
     for process in found:
         await process.connect()
@@ -104,6 +105,35 @@ def test_outcomes_wait_in_their_processes_until_those_before_them_are_settled(mo
             settle(foreman, *heard)
             left.difference_update(heard)
         assert (foreman.intake.kept, foreman.intake.holds_back) == (0, False)
+
+    run(test)
+
+
+def test_outcomes_of_a_dead_worker_keep_no_outcome_of_a_living_one_from_being_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(intake, "KEPT_BYTES", LARGE)
+
+    async def test(foreman: Foreman, address: tuple[str, int]) -> None:
+        dead, late, living = await processes(foreman, address, 3)
+        dead.say(dead.end(LARGE))
+        await becomes(lambda: dead.is_heard)
+        for each in (dead, late):
+            each.held.worker = "dead"
+        foreman._count_kept()
+        living.say(living.end(10))
+        await becomes(lambda: living.is_heard)
+        # But what nobody asks for is bounded, too, until another worker takes it over.
+        late.say(messages.line("output", '"words"'))
+        await becomes(lambda: foreman.intake.holds_back)
+        late.say(late.end(10))
+        living.say(messages.line("output", '"words"'))
+        await becomes(lambda: living.chunk.output == "words")
+        assert not late.is_heard
+        foreman._speak(messages.say("adopt", worker="worker", keys=[late.held.key]))
+        await becomes(lambda: late.is_heard)
+        settle(foreman, dead, living, late)
+        assert (foreman.intake.kept, foreman.intake.abandoned) == (0, 0)
 
     run(test)
 

@@ -94,8 +94,9 @@ class Adoption:
         self.runner = runner
         self.backend = backend
         self.cases: list[Case] = []
-        #: What else foremen have of lost workers, by their names. Perhaps it is settled, and they need not keep it.
-        self._left: list[tuple[str, list[str]]] = []
+        #: What else foremen have of lost workers, by the names of foreman and worker ("" if it is not known which), as
+        #: sets that keep their order. Perhaps it is settled, and they need not keep it.
+        self._left: dict[tuple[str, str], dict[str, None]] = {}
         self._look_at = 0.0
         self._ask_at = 0.0
 
@@ -144,11 +145,15 @@ class Adoption:
         else:
             case.answers[foreman] = {messages.token_of(key): facts for key, *facts in told["known"]}
             case.has_news = True
-            if told["left"]:
-                self._left.append((foreman[0], told["left"]))
+            self.note_left(foreman[0], case.former, told)
             if told["known"]:
                 # We may have runs there from now on.
                 self.runner.meet(*foreman)
+
+    def note_left(self, foreman: str, former: str, told: dict[str, Any]) -> None:
+        """A foreman named outcomes that it keeps for a worker which does not listen."""
+        if told.get("left"):
+            self._left.setdefault((foreman, former), {}).update(dict.fromkeys(told["left"]))
 
     def gone(self, name: str) -> None:
         """There is no foreman of that name."""
@@ -203,7 +208,10 @@ class Adoption:
             for case in list(self.cases):
                 self._go_on_with(case, ledger, now)
         while self._left:
-            self._clear_away(ledger, *self._left.pop())
+            (foreman, former), keys = next(iter(self._left.items()))
+            self._clear_away(ledger, foreman, former, list(keys))
+            # Only now: if the ledger cannot be asked it is asked again.
+            del self._left[foreman, former]
         if self.runner.stopping:
             # For whoever stays.
             return None
@@ -257,13 +265,21 @@ class Adoption:
             self.cases.append(Case(former, by_token, foremen, is_here=bool(orphans[0].ray)))
             self._ask_at = 0.0
 
-    def _clear_away(self, ledger: Ledger, foreman: str, keys: list[str]) -> None:
+    def _clear_away(self, ledger: Ledger, foreman: str, former: str, keys: list[str]) -> None:
         """Tell a foreman which outcomes of a lost worker nobody waits for."""
-        ids = [UUID(messages.run_of(key)) for key in keys]
-        standing = {messages.key_of(run.id.hex, run.token or 0) for run in ledger.fetch(ids, history=False)}
+        states = ledger.states({UUID(messages.run_of(key)) for key in keys})
+        executing = [run_id for run_id, state in states.items() if state in (State.RUNNING, State.CANCELLING)]
+        standing = {messages.key_of(run.id.hex, run.token or 0) for run in ledger.fetch(executing, history=False)}
+        if not former:
+            # Its worker may have another database: only what this one knows can be judged.
+            keys = [key for key in keys if UUID(messages.run_of(key)) in states]
         over = [key for key in keys if key not in standing]
         if over:
             self.runner.say(foreman, "settled", keys=over)
+        if over and former:
+            # A foreman names only so many at a time.
+            then = partial(self.note_left, foreman, former)
+            self.runner.ask(foreman, "fence", then, former=former, keys=[])
 
     def _adopt(self, case: Case, ledger: Ledger) -> None:
         """Take over what foremen have of it."""

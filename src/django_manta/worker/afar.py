@@ -475,6 +475,7 @@ class OnRay(Elsewhere):
     def _told_of_ours(self, name: str, incarnation: str, told: dict[str, Any]) -> None:
         if told["incarnation"] != incarnation or "refused" in told:
             return
+        self.adoption.note_left(name, "", told)
         missing = [self.abroad.get(messages.token_of(key)) for key in told.get("missing", ())]
         unknown = [each for each in missing if each is not None and each.incarnation == incarnation]
         for each in unknown:

@@ -57,6 +57,12 @@ class Connection(asyncio.Protocol):
         return self.inbox.size
 
     @property
+    def is_abandoned(self) -> bool:
+        """Whether all that it executes belongs to workers that do not listen."""
+        held = self._current.held.values() if self._current is not None else ()
+        return bool(held) and not any(each.worker in self.foreman.outboxes for each in held)
+
+    @property
     def is_waiting(self) -> bool:
         """Whether it has more to say than the foreman wants to read for now."""
         return self.foreman.intake.is_waiting(self)

@@ -91,6 +91,8 @@ class Foreman:
         self.held: dict[str, Held] = {}
         self.chunks: dict[str, Chunk] = {}
         self.outboxes: dict[str, Outbox] = {}
+        #: The ended runs of workers without an outbox that are still to be offered to another worker.
+        self._abandoned: list[str] = []
         self.intake = Intake()
         #: What is wrong with this foreman, in words, for its workers to tell.
         self.trouble = ""
@@ -139,6 +141,7 @@ class Foreman:
         worker = message["worker"]
         self._note_listener(message)
         self.outboxes[worker] = Outbox()
+        self._count_kept()
         for held in self.held.values():
             if held.worker == worker:
                 self._tell(held)
@@ -171,9 +174,10 @@ class Foreman:
                 continue
             if held.timer is not None:
                 held.timer.cancel()
-            if held.worker in self.outboxes:
-                self.outboxes[held.worker].forget(held)
-            self.intake.release(held.size)
+            outbox = self.outboxes.get(held.worker)
+            if outbox is not None:
+                outbox.forget(held)
+            self.intake.release(held.size, is_listened_for=outbox is not None)
         return self._answer()
 
     def _hear_cancel(self, message: dict[str, Any]) -> str:
@@ -185,7 +189,7 @@ class Foreman:
 
     def _hear_leave(self, message: dict[str, Any]) -> str:
         """A worker that nobody has to tell anything any more. What it leaves behind is kept for whoever adopts it."""
-        self.outboxes.pop(message["worker"], None)
+        self._drop_outboxes([message["worker"]])
         return self._answer()
 
     def _hear_withdraw(self, message: dict[str, Any]) -> str:
@@ -214,7 +218,7 @@ class Foreman:
         """Refuse what a lost worker may still send, and say which of these executions are known."""
         if message["former"]:
             self.fenced[message["former"]] = None
-            self.outboxes.pop(message["former"], None)
+            self._drop_outboxes([message["former"]])
             while len(self.fenced) > FENCED:
                 del self.fenced[next(iter(self.fenced))]
         asked = set(message["keys"])
@@ -229,7 +233,8 @@ class Foreman:
     def _hear_adopt(self, message: dict[str, Any]) -> str:
         """
         A worker names what the ledger says is its own: when it has taken it over, and again and again, in case that
-        something which one of us said was lost. It is told what it does not know, and which of it is not known here.
+        something which one of us said was lost. It is told what it does not know, and which of it is not known here;
+        and which outcomes of workers that do not listen are kept here, so that it looks whether the ledger has them.
         """
         missing = []
         for key in message["keys"]:
@@ -238,11 +243,27 @@ class Foreman:
                 missing.append(key)
             else:
                 self._own(held, message["worker"])
-        return self._answer(missing=missing)
+        return self._answer(missing=missing, left=self._next_abandoned())
+
+    def _next_abandoned(self) -> list[str]:
+        """At most LEFT of them; each is named once before any is named again."""
+        if not self._abandoned:
+            self._abandoned = [key for key in self.held if self._is_abandoned(key)]
+        keys = [key for key in self._abandoned[:LEFT] if self._is_abandoned(key)]
+        del self._abandoned[:LEFT]
+        return keys
+
+    def _is_abandoned(self, key: str) -> bool:
+        held = self.held.get(key)
+        return held is not None and bool(held.end) and held.worker not in self.outboxes
 
     def _own(self, held: Held, worker: str) -> None:
-        if held.worker != worker or held.end:
-            held.worker = worker
+        if held.worker != worker:
+            former, held.worker = held.worker, worker
+            self.intake.keep(held.size, is_listened_for=worker in self.outboxes)
+            self.intake.release(held.size, is_listened_for=former in self.outboxes)
+            self._tell(held)
+        elif held.end:
             self._tell(held)
 
     async def listen(self, text: str) -> str:
@@ -304,10 +325,23 @@ class Foreman:
     def _clear_away(self) -> None:
         """Forget whoever listens no more, and what nobody has to be told."""
         now = time.monotonic()
-        for worker in [name for name, box in self.outboxes.items() if now - box.listened_at > LONELY_SECONDS]:
-            del self.outboxes[worker]
+        self._drop_outboxes([name for name, box in self.outboxes.items() if now - box.listened_at > LONELY_SECONDS])
         kept = [held.key for held in self.held.values() if held.is_kept and held.worker not in self.outboxes]
         self._hear_settled({"keys": kept})
+
+    def _drop_outboxes(self, workers: Iterable[str]) -> None:
+        dropped = [self.outboxes.pop(worker, None) for worker in workers]
+        if any(dropped):
+            self._count_kept()
+
+    def _count_kept(self) -> None:
+        kept = abandoned = 0
+        for held in self.held.values():
+            if held.worker in self.outboxes:
+                kept += held.size
+            else:
+                abandoned += held.size
+        self.intake.count(kept, abandoned)
 
     async def _count(self) -> None:
         import ray
@@ -609,7 +643,7 @@ class Foreman:
             held.timer.cancel()
         held.end = event
         if self.held.get(held.key) is held:
-            self.intake.keep(sys.getsizeof(event) - held.size)
+            self.intake.keep(sys.getsizeof(event) - held.size, is_listened_for=held.worker in self.outboxes)
             held.size = sys.getsizeof(event)
         if held.chunk is not None:
             held.chunk.held.pop(held.key, None)

@@ -5,6 +5,9 @@ Outcomes wait at the foreman until the ledger has them. When they are more than 
 more: an outcome then waits in the process that executed its run. Large outcomes are read one after the other, so that
 one of them, and not one for each node, is in memory half read. Workers say what they have settled by another way
 (``Foreman.speak``), so there is always room again.
+
+Outcomes of workers that do not listen, most of which are dead, are counted separately, with a limit of the same size:
+they may stay for long, and must not keep the foreman from reading the outcomes of living workers.
 """
 
 import asyncio
@@ -28,8 +31,10 @@ class Intake:
     """Which of a foreman's connections may be read."""
 
     def __init__(self) -> None:
-        #: The bytes of the outcomes that are kept until they are settled.
+        #: The bytes of the outcomes that are kept until they are settled, of workers that listen.
         self.kept = 0
+        #: The same for workers that do not listen.
+        self.abandoned = 0
         #: The connection whose large line is being read, and when something of it came last.
         self._reading: Connection | None = None
         self._read_at = 0.0
@@ -42,6 +47,11 @@ class Intake:
     @property
     def is_full(self) -> bool:
         return self.kept >= KEPT_BYTES
+
+    def _may_read(self, connection: "Connection") -> bool:
+        if self.kept < KEPT_BYTES and self.abandoned < KEPT_BYTES:
+            return True
+        return (self.abandoned if connection.is_abandoned else self.kept) < KEPT_BYTES
 
     @property
     def holds_back(self) -> bool:
@@ -56,11 +66,19 @@ class Intake:
             return time.monotonic() - self._read_at < STALL_SECONDS
         return connection in self._waiting
 
-    def keep(self, size: int) -> None:
-        self.kept += size
+    def keep(self, size: int, *, is_listened_for: bool) -> None:
+        if is_listened_for:
+            self.kept += size
+        else:
+            self.abandoned += size
 
-    def release(self, size: int) -> None:
-        self.kept -= size
+    def release(self, size: int, *, is_listened_for: bool) -> None:
+        self.keep(-size, is_listened_for=is_listened_for)
+        self._go_on()
+
+    def count(self, kept: int, abandoned: int) -> None:
+        """Which workers listen has changed, or which worker a run belongs to."""
+        self.kept, self.abandoned = kept, abandoned
         self._go_on()
 
     def has_read(self, connection: "Connection") -> None:
@@ -71,7 +89,7 @@ class Intake:
             if connection.unread > LARGE_BYTES:
                 return
             self._reading = None
-        if self.is_full or connection.unread > LARGE_BYTES:
+        if connection.unread > LARGE_BYTES or not self._may_read(connection):
             self._wait(connection)
         self._go_on()
 
@@ -90,9 +108,9 @@ class Intake:
             self._timer = asyncio.get_running_loop().call_later(STALL_SECONDS, self._pass_the_stalled)
 
     def _go_on(self) -> None:
-        if self.is_full or not self._waiting:
-            return
         for connection in list(self._waiting):
+            if not self._may_read(connection):
+                continue
             if connection.unread > LARGE_BYTES:
                 if self._reading is not None:
                     continue
