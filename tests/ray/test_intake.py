@@ -233,6 +233,34 @@ def test_garbage_is_the_fault_of_the_process_that_sent_it_and_of_no_other(
     run(test)
 
 
+@pytest.mark.parametrize(
+    ("said", "died"),
+    [(b"started\tx\n\xff\n", 1), (b'next\t{second}\t\t{first}\t0.1\t\t["ended"\n', 2)],
+)
+def test_what_may_have_begun_after_a_message_that_cannot_be_read_is_never_given_back(
+    said: bytes, died: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ray
+
+    monkeypatch.setattr(ray, "cancel", lambda ref, force: None)
+
+    async def test(foreman: Foreman, address: tuple[str, int]) -> None:
+        [process] = await processes(foreman, address, 1)
+        chunk = process.chunk
+        for number in (2, 3):
+            other = Process(foreman, number, address).held
+            foreman.chunks.pop(f"chunk {number}")
+            other.chunk, chunk.held[other.key] = chunk, other
+        first, second, _ = chunk.held
+        process.say(said.replace(b"{first}", first.encode()).replace(b"{second}", second.encode()))
+        await becomes(lambda: bool(chunk.fault))
+        foreman._bury(chunk, list(chunk.held.values()), None)
+        kinds = [json.loads(held.end)[0] for held in foreman.held.values()]
+        assert kinds == ["died"] * died + ["lost"] * (3 - died)
+
+    run(test)
+
+
 def test_an_answer_holds_as_many_events_as_fit_into_it_and_one_at_least() -> None:
     async def take() -> list[list[str]]:
         outbox = Outbox()

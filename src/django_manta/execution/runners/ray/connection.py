@@ -116,7 +116,7 @@ class Connection(asyncio.Protocol):
             self.close()
             return
         # Not closed: its end tells when the process is dead.
-        self._is_garbled = True
+        self._is_garbled = self._current.is_garbled = True
         self._overhear(line + "\n")
         self.foreman.condemn(self._current, f"It sent an unreadable message ({type(error).__name__}: {error}).")
 

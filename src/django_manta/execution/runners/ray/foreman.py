@@ -448,6 +448,7 @@ class Foreman:
             for line in messages.Inbox().feed(undelivered):
                 self.heed(chunk, *line.split("\t"))
         except Exception as garbled:
+            chunk.is_garbled = True
             chunk.fault = chunk.fault or f"It returned an unreadable message ({type(garbled).__name__}: {garbled})."
         del self.chunks[chunk.id]
         if chunk.connection is not None:
@@ -531,8 +532,12 @@ class Foreman:
         for held in started:
             self._end(held, ["died", held.key, self._evidence(chunk, held, error, presumed)])
         for held in unstarted:
-            # Others may have room for it, and whoever was killed in its company is none of its business.
-            self._end(held, ["returned", held.key])
+            if chunk.is_garbled:
+                # After a message that cannot be read its start would not have been heard.
+                self._end(held, ["lost", held.key, chunk.fault, held.kind.alone])
+            else:
+                # Others may have room for it, and whoever was killed in its company is none of its business.
+                self._end(held, ["returned", held.key])
 
     def _evidence(self, chunk: Chunk, held: Held, error: Exception | None, presumed: bool) -> dict[str, Any]:
         from ray import exceptions
@@ -569,8 +574,9 @@ class Foreman:
 
     def heed(self, chunk: Chunk, kind: str, *parts: str) -> None:
         if kind == "next":
-            self._hear_of_end(chunk, *parts[2:])
+            # The start first: it has begun, also if the end of the one before cannot be read.
             self._hear_of_start(chunk, *parts[:2])
+            self._hear_of_end(chunk, *parts[2:])
         elif kind == "started":
             self._hear_of_start(chunk, *parts)
         elif kind == "ended":

@@ -88,6 +88,8 @@ class Chunk:
     killed_for: Held | None = None
     #: Why it was ended, if its process did what no process of ours does.
     fault: str = ""
+    #: Something that it said could not be read: it may have begun what nobody heard of.
+    is_garbled: bool = False
     asked_back: bool = False
     #: The end of what was printed by the run that it is at.
     output: str = ""
