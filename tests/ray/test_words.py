@@ -148,3 +148,30 @@ def test_a_foreman_that_is_not_well_says_so_through_its_worker(caplog: pytest.Lo
     runner, *_ = abroad(Listener())
     runner._hear(["unwell", "foreman", "Ray does not say how large the cluster is."], "")
     assert "The foreman foreman says: Ray does not say how large the cluster is." in caplog.text
+
+
+@pytest.mark.parametrize("answer", ["{", "[]", "{}", '{"incarnation":7}'])
+def test_a_foreman_whose_answer_cannot_be_read_is_left_and_found_again(answer: str) -> None:
+    runner, *_ = abroad(Listener())
+    sent: list[Any] = []
+    runner.envoy.send = lambda message, *parts: sent.append(message)  # type: ignore[method-assign]
+    runner._found(runner.home, "1", 1.0, messages.PROTOCOL)
+    number = runner.questions.add(runner.home, lambda told: None)
+    runner._hear(["answer", number], answer)
+    assert not runner.answers(runner.home)
+    # The driver process says that it found a foreman when it opens a line to it, and not of one that is open.
+    assert sent[-1] == ["close", runner.home]
+    assert runner._open_at is not None
+    runner._found(runner.home, "1", 1.0, messages.PROTOCOL)
+    assert runner.answers(runner.home)
+
+
+def test_a_mistake_in_what_a_worker_makes_of_an_answer_is_not_taken_for_the_foremans(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    runner, *_ = abroad(Listener())
+    runner._found(runner.home, "1", 1.0, messages.PROTOCOL)
+    number = runner.questions.add(runner.home, lambda told: told["what is not there"])
+    runner.envoy._take(f'["answer",{number}]\t{{"incarnation":"1"}}')
+    assert "what is not there" in caplog.text
+    assert runner.answers(runner.home)

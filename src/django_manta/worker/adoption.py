@@ -143,10 +143,15 @@ class Adoption:
                 logger.error("The foreman %s does not answer: %s.", foreman[0], told["refused"])
             case.refused[foreman] = told["refused"]
         else:
-            case.answers[foreman] = {messages.token_of(key): facts for key, *facts in told["known"]}
+            try:
+                known = {messages.token_of(key): facts for key, *facts in told["known"]}
+            except messages.UNREADABLE as error:
+                case.refused[foreman] = f"what it answers cannot be read ({type(error).__name__}: {error})"
+                return
+            case.answers[foreman] = known
             case.has_news = True
             self.note_left(foreman[0], case.former, told)
-            if told["known"]:
+            if known:
                 # We may have runs there from now on.
                 self.runner.meet(*foreman)
 

@@ -532,10 +532,15 @@ class OnRay(Elsewhere):
 
     def _heed_answer(self, question: Question, text: str) -> None:
         try:
-            question.then(messages.hear(text))
+            told = messages.hear(text)
+            if not isinstance(told["incarnation"], str):
+                raise TypeError("its incarnation is no text")
         except messages.UNREADABLE as error:
             # It is of another release, and speaks otherwise than every release should.
             self._is_refused(question.foreman, f"what it answers cannot be read ({type(error).__name__}: {error})")
+            return
+        # Not in the same try: a mistake of ours in what we make of it is not the foreman's.
+        question.then(told)
 
     def _is_alive(self, name: str) -> None:
         silent_for = self.questions.heard_from(name)
@@ -548,6 +553,8 @@ class OnRay(Elsewhere):
         again_at = time.monotonic() + REFUSED_SECONDS
         self.refusals[name] = why, again_at
         self.reached.pop(name, None)
+        # The driver process tells of a foreman only when it begins to speak with it.
+        self.envoy.send(["close", name])
         self.questions.drop(name)
         if name == self.home:
             self._open_at = again_at
@@ -576,7 +583,6 @@ class OnRay(Elsewhere):
             self._open_failed = 0
             if protocol != messages.PROTOCOL:
                 # It bears our name and was started by other code than ours: it would not take what we submit.
-                self.envoy.send(["close", name])
                 self._is_refused(name, _other_code(protocol))
                 return
         self.refusals.pop(name, None)
