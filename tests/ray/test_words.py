@@ -1,13 +1,16 @@
 """What a foreman says that a worker cannot read: half a message, or the words of another release."""
 
+import asyncio
 import json
 import selectors
+import socket
 from typing import Any
 
 import pytest
 from django.tasks import task_backends
 
 from django_manta.execution.runners.flights import Flight
+from django_manta.execution.runners.ray import envoy as envoys
 from django_manta.execution.runners.ray import messages
 from django_manta.ledger import Settleable, Written, rows
 from django_manta.states import Outcome
@@ -175,3 +178,37 @@ def test_a_mistake_in_what_a_worker_makes_of_an_answer_is_not_taken_for_the_fore
     runner.envoy._take(f'["answer",{number}]\t{{"incarnation":"1"}}')
     assert "what is not there" in caplog.text
     assert runner.answers(runner.home)
+
+
+class _Line(envoys.Line):
+    """A line to a foreman that cannot do what it is told first, and then does it."""
+
+    failures = 1
+
+    async def _attach(self) -> None:
+        pass
+
+    async def _call(self, method: str, text: str, seconds: float = 0.0) -> str | None:
+        if method == "listen":
+            await asyncio.Event().wait()
+        if self.failures:
+            self.failures -= 1
+            raise RuntimeError("It cannot do that.")
+        return "{}"
+
+
+def test_a_line_that_was_closed_while_its_foreman_failed_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(envoys, "TROUBLED_SECONDS", 0.01)
+
+    async def close_it() -> None:
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            envoy = envoys.Envoy(ours, {}, messages.Inbox(), [])
+            envoy.tell = lambda message, *parts: None  # type: ignore[method-assign]
+            line = _Line(envoy, "foreman", False)
+            line.say(1, messages.say("settled", worker="worker", keys=[]))
+            line.finish()
+            async with asyncio.timeout(10):
+                await line._life
+
+    asyncio.run(close_it())

@@ -436,17 +436,28 @@ class Line:
             while not self.unsaid.empty():
                 waiting.append(self.unsaid.get_nowait())
             said = list(itertools.takewhile(lambda each: each[1], waiting))
+            is_last = len(said) < len(waiting)
             self._saying = True
-            if said:
-                lines = "\n".join(text for _, text in said)
-                while (answer := await self._call("speak", lines)) is None:
-                    pass
-                for (number, _), told in zip(said, answer.split("\n"), strict=True):
-                    if number is not None:
-                        self.envoy.tell(["answer", number], told)
+            try:
+                await self._say(said)
+            except BaseException:
+                if is_last:
+                    # What was said is reconciled when we attach again; that this is the end must not be forgotten.
+                    self.finish()
+                raise
             self._saying = False
-            if len(said) < len(waiting):
+            if is_last:
                 raise Finished
+
+    async def _say(self, said: list[tuple[int | None, str]]) -> None:
+        if not said:
+            return
+        lines = "\n".join(text for _, text in said)
+        while (answer := await self._call("speak", lines)) is None:
+            pass
+        for (number, _), told in zip(said, answer.split("\n"), strict=True):
+            if number is not None:
+                self.envoy.tell(["answer", number], told)
 
     async def _listen(self) -> None:
         while True:
