@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from django.db import DatabaseError, OperationalError
 
-from django_manta.ledger import Claimed, Ledger, own_session
+from django_manta.ledger import Claimed, Ledger, Settled, own_session
 from django_manta.states import State
-from django_manta.worker import scribe
+from django_manta.worker import scribe, settling
 from django_manta.worker.scribe import Scribe
-from django_manta.worker.settling import BATCH, FULL, FULL_BYTES, MANY, WORTHWHILE, Settler
+from django_manta.worker.settling import BATCH, FULL, FULL_BYTES, MANY, WORTHWHILE, Settler, Waiting
 from tests.ledger.given import claimed, dependent, settlement, sql, state_of
 
 pytestmark = [pytest.mark.postgres, pytest.mark.django_db(transaction=True, available_apps=["django_manta"])]
@@ -304,6 +304,39 @@ def test_so_many_bytes_that_are_not_settled_are_too_many_as_well(ledger: Ledger,
     desk.settler.clear()
     desk.settler.add(late, settlement(late, result=large), 0.0)
     assert not desk.settler.is_full
+
+
+def test_what_the_database_refuses_keeps_a_worker_from_nothing_until_it_is_very_much(
+    ledger: Ledger, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad, good = claimed(ledger, 2)
+    large = '"' + "x" * FULL_BYTES + '"'
+    refused = Settled(refused={bad.token: "It is not taken."})
+    desk.settler.add(bad, settlement(bad, result=large), 0.0)
+    assert desk.settler.is_full
+    with monkeypatch.context() as patch:
+        patch.setattr(ledger, "settle", lambda *args: refused)
+        for now in (0.0, 100.0, 1_000.0):
+            assert desk.settler.flush(ledger, now) == []
+            assert (desk.settler.put_aside, desk.settler.is_full) == (1, False)
+    assert not desk.settler.is_full_of_refused
+    monkeypatch.setattr(settling, "FULL_ASIDE_BYTES", FULL_BYTES)
+    assert desk.settler.is_full_of_refused
+    # What is settled after all leaves nothing behind that counts.
+    assert len(desk.settler.flush(ledger, 10_000.0)) == 1
+    assert not desk.settler.is_full_of_refused
+    desk.settler.add(good, settlement(good, result='"' + "x" * (FULL_BYTES // 2) + '"'), 0.0)
+    assert not desk.settler.is_full
+
+
+def test_many_that_the_database_refuses_are_not_waited_for_but_claim_no_more(ledger: Ledger, desk: Desk) -> None:
+    [claim] = claimed(ledger, 1)
+    for number in range(FULL):
+        one = Waiting(claim._replace(token=number), settlement(claim), 0.0)
+        desk.settler._put_aside(one, "It is not taken.", 0.0)
+    assert (desk.settler.is_full, desk.settler.is_full_of_refused) == (False, True)
+    desk.settler.clear()
+    assert not desk.settler.is_full_of_refused
 
 
 def test_what_somebody_holds_is_tried_again_and_what_is_not_ours_is_not(ledger: Ledger, desk: Desk) -> None:

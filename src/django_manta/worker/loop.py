@@ -311,7 +311,7 @@ class Worker:
         self._look_if_due(now)
 
     def _may_claim(self) -> bool:
-        is_full = self.settler.is_full or self.hands.room < 1
+        is_full = self.settler.is_full or self.settler.is_full_of_refused or self.hands.room < 1
         return self.prospects.hungry and not self.stopping.requests and not is_full
 
     def _may_idle(self) -> bool:

@@ -39,6 +39,11 @@ HEAVY_BYTES = BATCH_BYTES // BATCH
 FULL = 3 * BATCH
 FULL_BYTES = 4 * BATCH_BYTES
 
+#: With this many outcomes that the database refuses, or bytes of them, a worker claims no more either, because it keeps
+#: them all. It goes on hearing its children.
+FULL_ASIDE = FULL
+FULL_ASIDE_BYTES = 4 * FULL_BYTES
+
 #: From so many on the loop does not wait while they are settled; and so many batches are there at a time, one of them
 #: under way.
 MANY = 50
@@ -65,11 +70,14 @@ class Waiting(NamedTuple):
 
 
 class Aside(NamedTuple):
-    """What the database refused: when to try it again, and how long it has waited for that."""
+    """
+    What the database refused: when to try it again, how long it has waited for that, and its bytes if it is heavy.
+    """
 
     one: Waiting
     due: float
     delay: float
+    weight: int
 
 
 class Settler:
@@ -104,6 +112,8 @@ class Settler:
         #: What the database refused, by token, and for how long each of these was put aside the last time.
         self._aside: dict[int, Aside] = {}
         self._delays: dict[int, float] = {}
+        #: The bytes of the heavy ones among what is put aside. They are part of ``_heavy_bytes``.
+        self._aside_bytes = 0
         #: What followed from the last settlements: queues in which something became ready and is not claimed, runs that
         #: ended.
         self.ready: set[str] = set()
@@ -177,8 +187,16 @@ class Settler:
 
     @property
     def is_full(self) -> bool:
-        """So many wait that no more should be claimed, nor taken from those who execute."""
-        return len(self) >= FULL or self._heavy_bytes >= FULL_BYTES
+        """
+        So many wait that no more should be claimed, nor taken from those who execute. What the database refuses does
+        not count: it may stay for ever, and the others go on.
+        """
+        return len(self) - len(self._aside) >= FULL or self._heavy_bytes - self._aside_bytes >= FULL_BYTES
+
+    @property
+    def is_full_of_refused(self) -> bool:
+        """The database refuses so much that no more should be claimed: all of it is kept in memory."""
+        return len(self._aside) >= FULL_ASIDE or self._aside_bytes >= FULL_ASIDE_BYTES
 
     def flush(
         self, ledger: Ledger, now: float, claim: Callable[[list[Settleable]], Settled | None] | None = None
@@ -233,9 +251,10 @@ class Settler:
 
     def _next_aside(self, now: float) -> Waiting | None:
         """Something that was put aside and is due. It goes by itself: others would be refused with it."""
-        for token, (one, due, delay) in self._aside.items():
+        for token, (one, due, delay, weight) in self._aside.items():
             if due <= now:
                 del self._aside[token]
+                self._aside_bytes -= weight
                 self._delays[token] = delay
                 self._waiting[token], self._has_heavy = one, True
                 return one
@@ -244,7 +263,9 @@ class Settler:
     def _put_aside(self, one: Waiting, words: str, now: float) -> None:
         claim = one.claim
         delay = min(2 * self._delays.pop(claim.token, ASIDE_SECONDS / 2), LONGEST_ASIDE_SECONDS)
-        self._aside[claim.token] = Aside(one, now + delay, delay)
+        weight = self._heavy.get(claim.token, 0)
+        self._aside[claim.token] = Aside(one, now + delay, delay, weight)
+        self._aside_bytes += weight
         logger.error(
             "The database refuses to settle run %s (attempt %s, %s): %s. It is tried again in %g s; the others go on.",
             claim.id,
@@ -350,7 +371,7 @@ class Settler:
         self._delays.clear()
         self._under_way.clear()
         self._heavy.clear()
-        self._heavy_bytes = 0
+        self._heavy_bytes = self._aside_bytes = 0
 
     def close(self, seconds: float) -> None:
         """What is under way has so long, and can be collected. What is settled after this is settled by the loop."""
