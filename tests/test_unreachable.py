@@ -1,10 +1,13 @@
 """Executors that cannot reach the database before they call the task: nothing has begun, and nothing is charged."""
 
+from contextlib import closing
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 import pytest
+from django.db import connection
+from django.db.models import F, QuerySet
 from django.tasks import default_task_backend, task_backends
 
 from django_manta import State
@@ -13,8 +16,8 @@ from django_manta.commands.looking import Cause
 from django_manta.execution import policy
 from django_manta.execution.executor import UNCHARGED_CONFLICTS, execute
 from django_manta.execution.runners.inline import drain
-from django_manta.ledger import Claimed, Ledger, Settlement, fsck
-from django_manta.models import Run
+from django_manta.ledger import Claimed, Ledger, PostgresSession, Settlement, fsck
+from django_manta.models import Attempt, Run
 from django_manta.states import Outcome
 from django_manta.testing import run_all
 from tests.app import tasks
@@ -90,6 +93,61 @@ def test_a_run_whose_values_cannot_be_read_is_given_back(ledger: Ledger) -> None
     run_all(include_scheduled=True)
     second.refresh()
     assert (second.state, second.return_value, second.attempts) == (State.SUCCESSFUL, 7, 1)
+
+
+def aged(claim: Claimed, seconds: float) -> None:
+    """What the run and its attempts say happened so many seconds earlier."""
+    ago = timedelta(seconds=seconds)
+    QuerySet(Run).filter(id=claim.id).update(refused_at=F("refused_at") - ago)
+    QuerySet(Attempt).filter(run_id=claim.id).update(finished_at=F("finished_at") - ago)
+
+
+def refused_by_old_code(claim: Claimed) -> Settlement:
+    settlement = execute(claim._replace(signature="of a newer release")).settlement
+    assert isinstance(settlement, Settlement)
+    return settlement
+
+
+def test_the_time_of_an_outage_is_not_taken_from_the_time_for_a_newer_release(ledger: Ledger) -> None:
+    result = tasks.write_atomically.enqueue("kept", 1)
+    skew = default_task_backend.config.skew_seconds  # type: ignore[attr-defined]
+
+    def again(settlement: Settlement, seconds: float) -> Claimed:
+        ledger.settle([settlement], claim.worker)
+        aged(claim, seconds)
+        ledger.promote(ahead=timedelta(hours=1))
+        return claimed(ledger)
+
+    claim = claimed(ledger)
+    claim = again(executed_without_database(claim), skew + 100)
+    for seconds in (skew / 2, skew / 2 + 1):
+        refused = refused_by_old_code(claim)
+        assert (refused.outcome, refused.next_state) == (Outcome.RETURNED, State.SCHEDULED)
+        claim = again(refused, seconds)
+    # It has had all of that time by now, and no more.
+    refused = refused_by_old_code(claim)
+    assert (refused.outcome, refused.next_state) == (Outcome.FAILED, State.FAILED)
+    ledger.settle([executed_without_database(claim)], claim.worker)
+    result.refresh()
+    assert result.state is State.SCHEDULED
+
+
+@pytest.mark.postgres
+def test_a_run_whose_values_take_longer_to_read_than_a_statement_may_has_failed(ledger: Ledger) -> None:
+    tasks.add.enqueue(tasks.add.enqueue(1, 2), 4)
+    drain(max_runs=1)
+    claim = claimed(ledger)._replace(values={})
+    with closing(PostgresSession()) as other, other.transaction():
+        other.connection.execute("LOCK TABLE manta_run IN ACCESS EXCLUSIVE MODE")
+        with connection.cursor() as cursor:
+            cursor.execute("SET statement_timeout = '200ms'")
+        try:
+            settlement = execute(claim).settlement
+        finally:
+            connection.close()
+    assert isinstance(settlement, Settlement)
+    assert (settlement.outcome, settlement.refused) == (Outcome.FAILED, False)
+    assert "statement timeout" in settlement.error_message
 
 
 def test_a_plain_task_that_cannot_reach_the_database_itself_has_failed(ledger: Ledger) -> None:

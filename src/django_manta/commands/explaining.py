@@ -155,7 +155,8 @@ def _refused(look: Look, run: RunRecord, stance: Stance, then: str) -> Answer:
         sentence = f"{last.executor or last.worker} gave it back: {_quoted(last.error_message)} {then}"
         advice = "Check that this process has the right database settings, and may connect from where it is."
         return Answer(Cause.DATABASE_UNREACHABLE, sentence, advice, look.also(run.queue))
-    since = min(stance.refused_at or look.now, look.now)
+    refused_at = min(stance.refused_at or look.now, look.now)
+    since = policy.refused_since(run.history, refused_at) or refused_at
     until = since + timedelta(seconds=look.backend.config.skew_seconds)
     fails = f"It fails if that goes on until {moment(until)}." if until > look.now else "The next time it fails."
     sentence = f"For {look.ago(since)} workers have given it back, because they cannot vouch for it"

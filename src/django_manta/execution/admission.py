@@ -7,11 +7,13 @@ it, and then failed.
 
 import logging
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import lru_cache
 from inspect import iscoroutinefunction
 from typing import Any
 
 from django.core.signals import setting_changed
+from django.db import Error as DatabaseError
 from django.dispatch import receiver
 from django.tasks import task_backends
 from django.tasks.exceptions import InvalidTaskBackend
@@ -20,9 +22,9 @@ from django_manta import options, payload, text
 from django_manta.conf import SETTINGS, Config
 from django_manta.exceptions import BadTaskSignature, TaskNotFound
 from django_manta.execution import policy
-from django_manta.ledger import Claimed, RunRecord, Settlement
+from django_manta.ledger import Claimed, DjangoSession, Ledger, RunRecord, Settlement
 from django_manta.moments import to_datetime, to_datetime_or_none
-from django_manta.result import TaskResult, attempt_errors, workers_of
+from django_manta.result import TaskResult, attempt_errors, default_database, workers_of
 from django_manta.states import Outcome, State, status_of
 from django_manta.task import find, find_loaded, rebuild, unchecked_replace
 from django_manta.typed import AnyTask
@@ -197,7 +199,7 @@ def _running_result(admitted: Admitted) -> TaskResult:
 
 def refuse(claim: Claimed, refusal: Exception, executor: str) -> Settlement:
     """Give the run back for a while, in case a newer release knows it; then fail it."""
-    verdict = policy.after_refusal(claim.refused_for, skew_seconds(claim.backend))
+    verdict = _after_refusal(claim)
     message = text.storable(str(refusal), text.MESSAGE_LIMIT)
     kind = f"{type(refusal).__module__}.{type(refusal).__qualname__}"
     return Settlement(
@@ -213,6 +215,29 @@ def refuse(claim: Claimed, refusal: Exception, executor: str) -> Settlement:
         traceback=f"{kind}: {message}\n",
         refused=True,
     )
+
+
+def _after_refusal(claim: Claimed) -> policy.Verdict | None:
+    """
+    See policy.after_refusal(). ``refused_for`` includes the time in which executors could not reach their database,
+    which says nothing of the code. So the history is read, but only before the run would be failed for good.
+    """
+    skew = skew_seconds(claim.backend)
+    verdict = policy.after_refusal(claim.refused_for, skew)
+    if verdict is not None or not claim.refused_for or skew <= 0:
+        return verdict
+    try:
+        database = backend_of(claim.backend).database
+    except TaskNotFound:
+        database = default_database()
+    try:
+        history = Ledger(DjangoSession(database)).history([claim.id]).get(claim.id, ())
+    except DatabaseError:
+        logger.warning("Could not read why run %s was given back before; it is given back again.", claim.id)
+        return policy.Verdict(State.SCHEDULED, policy.LAST_REFUSAL_SECONDS)
+    claimed_at = to_datetime(claim.last_attempted_at)
+    since = policy.refused_since(history, claimed_at - timedelta(seconds=claim.refused_for))
+    return policy.after_refusal(None if since is None else (claimed_at - since).total_seconds(), skew)
 
 
 def skew_seconds(alias: str) -> float:

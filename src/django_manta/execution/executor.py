@@ -175,10 +175,15 @@ class _NotBegun(Exception):
 
 @contextlib.contextmanager
 def _before_the_call() -> Iterator[None]:
-    """Raise _NotBegun if the database cannot be reached in this block."""
+    """
+    Raise _NotBegun if the database cannot be reached in this block. What the database answers (a statement took too
+    long, a table is missing) may be the same the next time, and is a failure like any other.
+    """
     try:
         yield
     except _UNREACHABLE as error:
+        if conflicts.is_answer(error):
+            raise
         raise _NotBegun(error) from error
 
 

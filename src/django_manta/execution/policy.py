@@ -6,13 +6,16 @@ with the counters alone.
 """
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from django_manta import backoff, importing
 from django_manta.exceptions import TaskTimeout
+from django_manta.ledger import AttemptRecord
 from django_manta.options import Effective
-from django_manta.states import State, may_start_again
+from django_manta.states import Outcome, State, may_start_again
 
 logger = logging.getLogger("django_manta")
 
@@ -93,6 +96,22 @@ def after_refusal(refused_for: float | None, skew_seconds: float) -> Verdict | N
         return None
     delay = min(max(so_far, FIRST_REFUSAL_SECONDS), LAST_REFUSAL_SECONDS)
     return Verdict(State.SCHEDULED, min(delay, skew_seconds - so_far))
+
+
+def refused_since(history: Sequence[AttemptRecord], refused_at: datetime) -> datetime | None:
+    """
+    Since when code that cannot verify or find a run has given it back, if workers have given it back since
+    ``refused_at`` for whatever reason. None if the last one could not reach its database: it had verified the run, so
+    the time for a newer release begins anew.
+    """
+    since = None
+    for attempt in reversed(history):
+        if attempt.outcome is not Outcome.RETURNED or not attempt.error_class:
+            return refused_at
+        if attempt.error_class in UNREACHABLE:
+            return None if since is None else max(since, refused_at)
+        since = attempt.finished_at
+    return refused_at
 
 
 def after_unreachable(refused_for: float | None) -> Verdict:
