@@ -224,6 +224,8 @@ class Envoy:
                 self._process.wait(0.1)
             except subprocess.TimeoutExpired:
                 self._leaving.append((self._process, now + self._leave_seconds))
+        # What is asked before the next one is up would be lost.
+        self.has_joined = False
         self._on_gone(why)
 
     def _hang_up(self) -> None:
