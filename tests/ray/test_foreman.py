@@ -96,6 +96,40 @@ def test_an_outcome_that_the_ledger_has_is_dropped_when_nobody_listens(monkeypat
     assert not foreman.outboxes
 
 
+def test_a_run_that_was_forgotten_as_settled_is_not_executed_again(monkeypatch: Any) -> None:
+    foreman = Foreman("home")
+    handed_out: list[list[Held]] = []
+    monkeypatch.setattr(foreman, "_dispatch", handed_out.append)
+    tell(foreman, "attach", "first")
+    kept = holding(foreman, "first", 1, ended=True)
+    kept.is_kept = True
+    with monkeypatch.context() as patched:
+        patched.setattr(foremen, "LONELY_SECONDS", -1.0)
+        foreman._clear_away()
+    assert not foreman.held
+    # It was away for long, and does not know what became of either.
+    tell(foreman, "attach", "first")
+    facts = {"worker": "first", "incarnation": foreman.incarnation, "environment": {}, "fields": []}
+    orders = [[0, None, kept.run, number, "task"] for number in (1, 2)]
+    said = messages.say("submit", "[]", "[]", kinds=[{"options": {}, "alone": True}], orders=orders, **facts)
+    assert "refused" not in messages.hear(foreman._speak(said))
+    assert [[held.key for held in new] for new in handed_out] == [[messages.key_of(kept.run, 2)]]
+    assert json.loads(foreman.held[kept.key].end) == ["ended", kept.key, True, None]
+    assert told(foreman, "first") == [kept.key]
+    tell(foreman, "settled", "first", keys=[kept.key])
+    assert list(foreman.held) == [messages.key_of(kept.run, 2)]
+
+
+def test_a_worker_that_speaks_is_there_though_it_does_not_listen(monkeypatch: Any) -> None:
+    foreman = Foreman("home")
+    for worker in ("speaks", "is silent"):
+        tell(foreman, "attach", worker)
+        foreman.outboxes[worker].listened_at -= foremen.LONELY_SECONDS + 1
+    tell(foreman, "adopt", "speaks", keys=[])
+    foreman._clear_away()
+    assert list(foreman.outboxes) == ["speaks"]
+
+
 def test_only_the_run_for_which_a_process_was_killed_is_charged_with_that() -> None:
     foreman = Foreman("home")
     slow, mate = holding(foreman, "first", 1), holding(foreman, "first", 2)

@@ -74,6 +74,9 @@ ANSWER_SECONDS = 0.025
 #: Of what a lost worker had so many are told at a time.
 LEFT = 1_000
 
+#: How many runs are remembered that were forgotten while their worker did not listen. It may submit them again.
+FORGOTTEN = 100_000
+
 #: How many lost workers are remembered, whose submissions are refused.
 FENCED = 100_000
 
@@ -97,6 +100,8 @@ class Foreman:
         #: What is wrong with this foreman, in words, for its workers to tell.
         self.trouble = ""
         self.fenced: dict[str, None] = {}
+        #: The runs that the ledger has the outcomes of, and whose worker did not listen when they were forgotten.
+        self.forgotten: dict[str, None] = {}
         self._server: asyncio.Server | None = None
         self._opening = asyncio.Lock()
         self._listened_at = time.monotonic()
@@ -115,6 +120,7 @@ class Foreman:
             if message.get("worker") in self.fenced:
                 # Its lease was lost, and its runs are another's by now: whatever it says comes too late.
                 return self._answer(refused="fenced")
+            self._note_sign_of_life(message.get("worker"))
             verb = getattr(self, f"_hear_{message['verb']}", None)
             if verb is None:
                 return self._answer(refused=f"unknown verb {message['verb']!r}")
@@ -129,6 +135,12 @@ class Foreman:
             logger.exception("The foreman %s could not do what worker %s said.", self.name, message.get("worker"))
             return self._answer(refused=f"{type(error).__name__}: {error}")
         return answer
+
+    def _note_sign_of_life(self, worker: Any) -> None:
+        """Who speaks is there, also if it does not listen for now because it has enough to settle."""
+        outbox = self.outboxes.get(worker)
+        if outbox is not None:
+            outbox.listened_at = time.monotonic()
 
     def _answer(self, **facts: Any) -> str:
         plain = {"protocol": messages.PROTOCOL, "incarnation": self.incarnation, "cpus": self.cpus}
@@ -160,8 +172,13 @@ class Foreman:
                 if key in self.held:
                     self._own(self.held[key], worker)
                 else:
-                    self.held[key] = Held(key, run, task, worker, claim, timeout, kinds[number])
-                    new.append(self.held[key])
+                    held = self.held[key] = Held(key, run, task, worker, claim, timeout, kinds[number])
+                    if key in self.forgotten:
+                        # It was executed, and its outcome is in the ledger: it must not be executed again.
+                        held.is_kept = True
+                        self._end(held, ["ended", key, True, None])
+                    else:
+                        new.append(held)
         finally:
             # Also if one of them cannot be read: those before it are held here, and nobody would hand them out later.
             self._dispatch(new)
@@ -177,7 +194,10 @@ class Foreman:
             outbox = self.outboxes.get(held.worker)
             if outbox is not None:
                 outbox.forget(held)
+            else:
+                self.forgotten[key] = None
             self.intake.release(held.size, is_listened_for=outbox is not None)
+        _keep_latest(self.forgotten, FORGOTTEN)
         return self._answer()
 
     def _hear_cancel(self, message: dict[str, Any]) -> str:
@@ -219,8 +239,7 @@ class Foreman:
         if message["former"]:
             self.fenced[message["former"]] = None
             self._drop_outboxes([message["former"]])
-            while len(self.fenced) > FENCED:
-                del self.fenced[next(iter(self.fenced))]
+            _keep_latest(self.fenced, FENCED)
         asked = set(message["keys"])
         known = [self.held[key] for key in message["keys"] if key in self.held]
         # What else it had may be settled already, and nobody was left to say so: the ledger knows.
@@ -714,6 +733,11 @@ class Foreman:
             chunk.killed_for = held
             # Ray says at once that it is cancelled; the end of its connection says when it is.
             ray.cancel(chunk.ref, force=True)
+
+
+def _keep_latest(kept: dict[str, None], most: int) -> None:
+    while len(kept) > most:
+        del kept[next(iter(kept))]
 
 
 def _is_left(held: Held, former: str, asked: set[str]) -> bool:
