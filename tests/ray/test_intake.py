@@ -194,6 +194,34 @@ def test_what_waits_to_be_read_is_not_killed_for_being_late(monkeypatch: pytest.
     run(test)
 
 
+def test_a_chunk_that_never_said_hello_waits_once_for_each_connection_that_was_held_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(intake, "KEPT_BYTES", LARGE)
+    a_little_more = messages.line("output", '"words"')
+
+    async def test(foreman: Foreman, address: tuple[str, int]) -> None:
+        full, first, second = await processes(foreman, address, 3)
+        full.say(full.end(LARGE))
+        await becomes(lambda: foreman.intake.is_full)
+        first.say(a_little_more)
+        await becomes(lambda: foreman.intake.holds_back)
+        mute = Chunk("mute", {})
+        ending = asyncio.create_task(foreman._hear_out(mute, 0.05))
+        await asyncio.sleep(0.2)
+        assert not ending.done()
+        # It is read, and has to wait again, as others have from then on.
+        foreman.intake.count(0, 0)
+        foreman.intake.count(LARGE, 0)
+        for each in (first, second):
+            each.say(a_little_more)
+        await becomes(lambda: len(foreman.intake.waits) > 1)
+        await becomes(ending.done)
+        assert foreman.intake.holds_back
+
+    run(test)
+
+
 @pytest.mark.parametrize(
     "garbage",
     [

@@ -490,13 +490,18 @@ class Foreman:
 
     async def _hear_out(self, chunk: Chunk, seconds: float) -> None:
         """Wait until a process has said all it has to say; longer if it is we who do not read."""
+        # What a process says that was not heard yet may come by any connection that is not read now. It waits there
+        # already, so it is enough that each of them is read once.
+        waits = self.intake.waits
         while not chunk.over.is_set():
             try:
                 await asyncio.wait_for(chunk.over.wait(), seconds)
             except TimeoutError:
                 connection = chunk.connection
-                if not (self.intake.holds_back if connection is None else connection.is_waiting):
+                if not (waits if connection is None else connection.is_waiting):
                     return
+                # Those that are read since then have that time once more.
+                waits &= self.intake.waits
 
     # -- the dead --------------------------------------------------------------------------------
 

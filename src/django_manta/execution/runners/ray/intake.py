@@ -12,6 +12,7 @@ they may stay for long, and must not keep the foreman from reading the outcomes 
 
 import asyncio
 import time
+from itertools import count
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -39,7 +40,9 @@ class Intake:
         self._reading: Connection | None = None
         self._read_at = 0.0
         #: The connections that are not read for now, in the order in which they will be.
-        self._waiting: dict[Connection, None] = {}
+        self._waiting: dict[Connection, int] = {}
+        #: Numbers each time that one of them has to wait.
+        self._waits = count(1)
         #: Those of which nothing came when it was their turn.
         self._stalled: set[Connection] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -57,6 +60,11 @@ class Intake:
     def holds_back(self) -> bool:
         """Some connection has more to say, and is not read for now."""
         return bool(self._waiting)
+
+    @property
+    def waits(self) -> set[int]:
+        """The numbers of the waits that are not over. A connection that has to wait again has another number."""
+        return set(self._waiting.values())
 
     def is_waiting(self, connection: "Connection") -> bool:
         """Whether what a connection has said was not read yet for our sake, not for its own."""
@@ -102,7 +110,7 @@ class Intake:
         self._go_on()
 
     def _wait(self, connection: "Connection") -> None:
-        self._waiting[connection] = None
+        self._waiting.setdefault(connection, next(self._waits))
         connection.hold(True)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(STALL_SECONDS, self._pass_the_stalled)
