@@ -21,14 +21,20 @@ ANSWER_SECONDS = 60.0
 
 
 def is_alive(pid: int) -> bool:
-    """Whether that process of this machine is one that executes tasks for Ray. Runs as a Ray task."""
+    """
+    Whether that process of this machine is one that executes tasks for Ray. Runs as a Ray task.
+
+    Ray gives its processes titles, and a task may give its process another one; but all of a node are children of the
+    same raylet, as the process that executes this is.
+    """
     try:
         about = Path(f"/proc/{pid}")
         if Path("/proc/self").exists():
-            state = (about / "stat").read_text().rpartition(")")[2].split()[0]
-            return state not in ("Z", "X") and (about / "cmdline").read_bytes().startswith(b"ray::")
+            state, parent, *_ = (about / "stat").read_text().rpartition(")")[2].split()
+            is_of_ray = int(parent) == os.getppid() or (about / "cmdline").read_bytes().startswith(b"ray::")
+            return state not in ("Z", "X") and is_of_ray
         os.kill(pid, 0)
-    except (OSError, IndexError):
+    except (OSError, ValueError):
         return False
     return True
 
