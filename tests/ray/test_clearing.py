@@ -78,3 +78,24 @@ def test_what_was_left_is_looked_at_again_after_the_database_was_away(
             here.runner.adoption.talk(ledger, 0.0)
     here.runner.adoption.talk(ledger, 0.0)
     assert here.said[0] == ("settled", [key_of(run)])
+
+
+def test_a_key_that_makes_no_sense_does_not_end_the_worker(ledger: Ledger, caplog: pytest.LogCaptureFixture) -> None:
+    here = Recorded()
+    here.runner.adoption.note_left("home", "dead", {"left": ["no key"]})
+    for _ in range(2):
+        here.runner.adoption.talk(ledger, 0.0)
+    assert here.said == []
+    assert caplog.text.count("cannot be compared with the ledger") == 1
+
+
+def test_a_foreman_whose_answer_about_a_lost_worker_makes_no_sense_is_told_of_and_asked_again() -> None:
+    here = Recorded()
+    run_id, foreman = new_run_id(), ("old", "1")
+    here.runner.known = [foreman]
+    here.runner.adoption.ask_about_our_own([(run_id, 7)])
+    [case] = here.runner.adoption.cases
+    here.runner.adoption._answered(case, foreman, {"incarnation": "1", "known": 7})
+    assert "cannot be read" in case.refused[foreman]
+    assert case.unanswered == [foreman]
+    assert not case.has_news

@@ -214,7 +214,12 @@ class Adoption:
                 self._go_on_with(case, ledger, now)
         while self._left:
             (foreman, former), keys = next(iter(self._left.items()))
-            self._clear_away(ledger, foreman, former, list(keys))
+            try:
+                self._clear_away(ledger, foreman, former, list(keys))
+            except messages.UNREADABLE:
+                logger.exception(
+                    "What the foreman %s keeps of lost workers cannot be compared with the ledger.", foreman
+                )
             # Only now: if the ledger cannot be asked it is asked again.
             del self._left[foreman, former]
         if self.runner.stopping:
