@@ -5,7 +5,7 @@ from string import ascii_letters
 
 import pytest
 
-from django_manta.ledger import Claimed, Ledger
+from django_manta.ledger import Claimed, Ledger, marks
 from django_manta.ledger.claiming import CLAIM_BYTES
 from django_manta.ledger.marks import Marks
 from tests.ledger.given import enqueue, worker_record
@@ -83,3 +83,21 @@ def test_nothing_is_passed_over_behind_marks(ledger: Ledger, worker: str, queues
         assert sum(weights(claims)) < 100_000 + 60_000
         found += claims
     assert sorted(claim.id for claim in found) == sorted(expected)
+
+
+@pytest.mark.postgres
+def test_what_a_queue_has_given_counts_although_all_of_it_is_looked_at_later(
+    ledger: Ledger, worker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(marks, "REST_SECONDS", 1_000.0)
+    monkeypatch.setattr(marks, "LONGEST_SECONDS", 1_000.0)
+    # Each look at all of a queue takes so long that it is put off.
+    monkeypatch.setattr(marks, "CHEAP_SECONDS", -1.0)
+    mine = Marks()
+    for queue in ("a", "b"):
+        enqueue(ledger, queue=queue)
+        assert len(ledger.claim(worker, [queue], 1, marks=mine)) == 1
+    for queue, count in (("a", 2), ("b", 5)):
+        enqueue(ledger, count, queue, arguments=arguments(100_000))
+    claims = ledger.claim(worker, ["a", "b"], 100, marks=mine, budget=250_000)
+    assert [claim.queue for claim in claims] == ["a", "b", "a"]

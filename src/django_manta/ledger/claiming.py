@@ -294,6 +294,7 @@ def _claim_behind(ledger: "Ledger", wanted: Wanted, marks: Marks) -> list[Claime
             brought += bool(found)
             if not mine.is_filled_by(found) and marks.is_dear(queue):
                 marks.put_off(queue)
+                budget -= weight_of(found)
                 continue
         if not mine.is_filled_by(found):
             rest = mine._replace(limit=share - len(found), budget=budget - weight_of(found))
