@@ -318,7 +318,8 @@ def cancel_all(results: "Sequence[TaskResult]", reason: str = "") -> None:
         by_backend.setdefault(result.backend, []).append(result)
     for backend, of_one in by_backend.items():
         database = _database_of(backend)
-        for some in batched(of_one, CANCEL_BATCH):
+        # In the order in which all cancel runs, see Ledger.cancel().
+        for some in batched(sorted(of_one, key=lambda result: result.id), CANCEL_BATCH):
             moved = _ledger(database).cancel([UUID(result.id) for result in some], reason)
             refresh_all(some)
             spread_the_word(database, _cluster_of(backend), moved, some)

@@ -1,14 +1,20 @@
 """Very many runs are cancelled a thousand at a time, and none starts because another was cancelled before it."""
 
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any
 from uuid import UUID
 
 import pytest
-from django.db import OperationalError, transaction
+from django.db import OperationalError, connection, transaction
 
-from django_manta.ledger import Ledger, fsck, graph
+from django_manta import result
+from django_manta.ledger import Ledger, fsck, graph, own_session
 from django_manta.ledger.book import CANCEL_BATCH
 from django_manta.states import Role, State, When
+from tests.app import tasks
 from tests.ledger.given import enqueue, new_run, sql, state_of
 
 MANY = 2 * CANCEL_BATCH + 600
@@ -93,6 +99,49 @@ def test_what_stops_it_in_the_middle_leaves_whole_batches_and_calling_again_does
     assert set(ledger.states(passing).values()) == {State.CANCELLED}
     assert set(ledger.states(others).values()) <= {State.CANCELLED, State.UPSTREAM_FAILED}
     assert fsck.check(ledger) == []
+
+
+def is_waiting_for_a_lock(ledger: Ledger) -> bool:
+    [[count]] = sql(ledger, "SELECT count(*) FROM pg_locks WHERE NOT granted")
+    return count > 0
+
+
+@pytest.mark.postgres
+def test_in_a_transaction_of_the_caller_runs_are_taken_in_one_order(other_ledger: Ledger) -> None:
+    """Or two who cancel the same runs in different orders could wait for each other."""
+    runs = sorted(enqueue(other_ledger, CANCEL_BATCH + 1))
+
+    def cancel() -> None:
+        with closing(own_session()) as session, session.transaction():
+            assert len(Ledger(session).cancel(reversed(runs))) == len(runs)
+
+    locks_nothing_before_the_first(cancel, runs, other_ledger)
+
+
+@pytest.mark.postgres
+def test_so_are_those_of_a_group(other_ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(result, "CANCEL_BATCH", 2)
+    group = sorted(tasks.add.starmap([(1, 1)] * 5), key=lambda each: each.id)
+
+    def cancel() -> None:
+        with closing(connection), transaction.atomic():
+            result.cancel_all(group[::-1])
+
+    locks_nothing_before_the_first(cancel, [UUID(each.id) for each in group], other_ledger)
+    assert set(result.states_of(group)) == {State.CANCELLED}
+
+
+def locks_nothing_before_the_first(cancel: Callable[[], None], runs: list[UUID], other: Ledger) -> None:
+    lock = "SELECT 1 FROM manta_run WHERE id = %s FOR UPDATE NOWAIT"
+    with ThreadPoolExecutor() as pool:
+        with other.session.transaction():
+            sql(other, lock, [runs[0]])
+            cancelled = pool.submit(cancel)
+            deadline = time.monotonic() + 30
+            while not is_waiting_for_a_lock(other):
+                assert time.monotonic() < deadline
+            sql(other, lock, [runs[-1]])
+        cancelled.result(30)
 
 
 def test_in_a_transaction_of_the_caller_all_are_cancelled_or_none(committed: None) -> None:

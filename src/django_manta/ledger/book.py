@@ -256,7 +256,10 @@ class Ledger:
         words = text.storable(reason, text.MESSAGE_LIMIT) or "It was cancelled."
         reached: dict[UUID, State] = {}
         heralds: list[UUID] = []
-        for batch in batched(graph.with_downstream(self, ids) if cascade else dict.fromkeys(ids), CANCEL_BATCH):
+        # In the caller's transaction each batch stays locked while the next one is cancelled, so all take runs in one
+        # order. A cascade cannot: what the end of a run would let pass has to be cancelled before it.
+        wanted = graph.with_downstream(self, ids) if cascade else sorted(set(ids))
+        for batch in batched(wanted, CANCEL_BATCH):
             moved, told = self.cancel_only(set(batch), words)
             reached |= moved
             if cascade:
@@ -273,7 +276,7 @@ class Ledger:
         asked: set[UUID] = set()
         while ids:
             asked |= ids
-            for batch in batched(ids, CANCEL_BATCH):
+            for batch in batched(sorted(ids), CANCEL_BATCH):
                 moved, told = self._move_only("cancel", {"ids": self.listed(batch), "reason": reason})
                 reached |= moved
                 heralds += told
