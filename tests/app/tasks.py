@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -491,6 +492,27 @@ async def stop_the_loop() -> None:
 def begin_by_hand() -> None:
     with connections["default"].cursor() as cursor:
         cursor.execute("BEGIN")
+
+
+class NeverRead(Sequence[int]):
+    """It says that it has an element, and never gives it."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, place: Any) -> Any:
+        while True:
+            time.sleep(1)
+
+
+@task
+def return_what_is_never_read() -> Any:
+    return NeverRead()
+
+
+@task
+async def return_what_is_never_read_async() -> Any:
+    return NeverRead()
 
 
 @task

@@ -81,3 +81,15 @@ def test_no_run_is_killed_for_its_time_limit_while_its_value_is_stored(start_wor
     ended(large, worker=worker)
     assert (large.state, outcomes(large)) == (State.SUCCESSFUL, ["SUCCESSFUL"]), worker.tell()
     assert "died" not in worker.log.read_text()
+
+
+@pytest.mark.parametrize("task", [tasks.return_what_is_never_read, tasks.return_what_is_never_read_async])
+def test_a_run_whose_value_is_never_stored_does_not_keep_its_process_for_ever(start_worker: Start, task: Any) -> None:
+    worker = start_worker("--processes", "1", environment={"MANTA_TEST_MODULE": "tests.quick_storage"}).ready()
+    stuck = task.using(timeout=0.5, max_attempts=1).enqueue()
+    ended(stuck, worker=worker)
+    assert (stuck.state, outcomes(stuck)) == (State.FAILED, ["TIMED_OUT"]), worker.tell()
+    assert "its value was not stored within 2 s" in stuck.errors[0].traceback + stuck.history[0].error_message
+    after = tasks.add.enqueue(1, 2)
+    ended(after, worker=worker)
+    assert after.state is State.SUCCESSFUL

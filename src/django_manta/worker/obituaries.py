@@ -76,9 +76,12 @@ def _condemned(flight: Flight, facts: dict[str, Any]) -> Settlement:
 
 def _timed_out(flight: Flight, reason: str, facts: dict[str, Any]) -> Settlement:
     claim = flight.claim
+    killed = "It did not stop when it was told to, and its process was killed."
+    if flight.excused:
+        killed = "Its process was killed."
     facts |= {
         "error_class": f"{TaskTimeout.__module__}.{TaskTimeout.__qualname__}",
-        "error_message": f"{reason} It did not stop when it was told to, and its process was killed.",
+        "error_message": f"{reason} {killed}",
     }
     try:
         admitted = admit(claim)

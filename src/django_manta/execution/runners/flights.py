@@ -10,6 +10,10 @@ from django_manta.states import Outcome
 #: After its time limit, or after it was told to stop, an execution has so long before its process is killed.
 GRACE_SECONDS = 1.5
 
+#: After the task of an execution with a time limit has returned, its value has to be encoded and stored within this
+#: time, from the moment in which its process would have been killed for the limit. Then the process is killed.
+STORE_SECONDS = 600.0
+
 
 @dataclass(slots=True, eq=False)
 class Flight:
@@ -26,6 +30,8 @@ class Flight:
     kill_at: float | None = None
     #: Its task has returned: its time limit is not for what is left to do.
     returned: bool = False
+    #: For that its process was not killed at its time limit. It has STORE_SECONDS instead.
+    excused: bool = False
     #: Somebody asked to cancel it before it was started: it is given back, to end there.
     unwanted: bool = False
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from django_manta.execution.output import tail_of
-from django_manta.execution.runners.flights import GRACE_SECONDS, Died, Flight
+from django_manta.execution.runners.flights import GRACE_SECONDS, STORE_SECONDS, Died, Flight
 from django_manta.execution.runners.forkserver import MESSAGE_BYTES, python
 from django_manta.execution.runners.slate import ASLEEP, AWAKE, NAPPING, Slate, new_file, new_slate
 from django_manta.execution.runners.wire import End, Inbox, Kind, frame, orders, read_end
@@ -316,8 +316,8 @@ class Pool:
                 if flight.kill_at is None or not may_kill:
                     continue
                 if now >= flight.kill_at and _is_excused(child, flight):
-                    flight.kill_at = flight.doomed = None
-                elif now < flight.kill_at:
+                    _excuse(flight, now)
+                if now < flight.kill_at:
                     next_time = flight.kill_at if next_time is None else min(next_time, flight.kill_at)
                 elif not child.killed:
                     self._kill(child)
@@ -612,9 +612,19 @@ class Pool:
 
 def _is_excused(child: Child, flight: Flight) -> bool:
     """It was to be killed for its time limit, and its task has returned since: its value is being stored."""
+    if flight.excused:
+        return False
     if flight.doomed is None or flight.doomed[0] is not Outcome.TIMED_OUT:
         return False
     return flight.returned or (child.slate is not None and child.slate.returned == flight.claim.token)
+
+
+def _excuse(flight: Flight, now: float) -> None:
+    """Another limit instead: what hangs while a value is stored must not hold the run and its slot for ever."""
+    flight.excused = True
+    flight.kill_at = now + STORE_SECONDS
+    words = f"Its task had returned, but its value was not stored within {STORE_SECONDS:g} s of its time limit."
+    flight.doomed = Outcome.TIMED_OUT, words
 
 
 def _has_news(child: Child) -> bool:
