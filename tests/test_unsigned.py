@@ -21,6 +21,7 @@ from django_manta.testing import run_all
 from django_manta.worker import afar, caretaker, jobs
 from tests.app import tasks
 from tests.ledger.given import enqueue, sql
+from tests.worker.test_bad_rows import without_checks
 
 pytestmark = pytest.mark.django_db
 
@@ -157,3 +158,21 @@ def test_a_row_that_cannot_be_read_does_not_keep_the_ends_of_others_from_being_t
     finally:
         task_finished.disconnect(finished)
     assert set(told) >= {run.id for run in others}
+
+
+@pytest.mark.postgres("SQLite has no moment that its driver cannot read as text")
+def test_nor_does_one_that_the_driver_cannot_read() -> None:
+    unreadable, *others = [tasks.fail.enqueue() for _ in range(3)]
+    run_all()
+    without_checks("UPDATE manta_run SET started_at = 'infinity' WHERE id = %s", unreadable.id)
+    told = []
+
+    def finished(task_result: Any, **kwargs: Any) -> None:
+        told.append(task_result.id)
+
+    task_finished.connect(finished)
+    try:
+        announce.ended(task_backends["default"], [UUID(run.id) for run in (unreadable, *others)])
+    finally:
+        task_finished.disconnect(finished)
+    assert told == [run.id for run in others]

@@ -1,5 +1,6 @@
 """Rows that somebody altered by hand: every command still shows them, and the rows beside them."""
 
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -91,7 +92,7 @@ def test_a_worker_s_row_that_cannot_be_read_hides_no_other_worker(db: None, colu
 
 
 def test_a_refusal_at_the_end_of_the_calendar_is_explained(db: None) -> None:
-    result = tasks.add.enqueue(1, 2)
+    result = tasks.add.using(run_after=timedelta(hours=1)).enqueue(1, 2)
     alter("manta_run", "refused_at", "9999-12-31 23:59:59.999999", result.id)
     assert "cannot vouch for it" in manta("explain", result.id).out
 
@@ -124,6 +125,13 @@ def test_fsck_names_an_unfinished_run_that_nobody_signed(waiting: Any, column: s
     assert done.code == 1
     assert waiting.id in done.out
     assert "signature" in manta("doctor").out
+
+
+def test_fsck_names_a_run_that_was_given_the_first_id_of_all(db: None) -> None:
+    first = UUID(int=0)
+    pk = str(first) if connection.vendor == "postgresql" else first.hex
+    alter("manta_run", "id", pk, tasks.add.enqueue(1, 2).id)
+    assert [(each.check, each.run_id) for each in fsck.check(Ledger(), seals=seal_of)] == [("signature-invalid", first)]
 
 
 def test_fsck_verifies_all_unfinished_runs_and_no_other(failed: Any) -> None:

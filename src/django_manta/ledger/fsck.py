@@ -99,15 +99,15 @@ def _decoded(stored: str) -> Any:
 
 def _unsigned(ledger: Ledger, seals: Seals) -> Iterator[Finding]:
     """Unfinished runs that no worker with these keys would execute."""
-    after = UUID(int=0)
+    after: str | None = None
     while True:
-        page = ledger.session.rows("fsck_unfinished", {"after": after.hex, "limit": _PAGE})
+        page = ledger.session.rows("fsck_unfinished", {"after": after, "limit": _PAGE})
         for row in page:
             if (seal := seals(row[1])) and (words := _forged(ledger, seal, row)):
                 yield _finding(ledger, UNSIGNED, row[0], words)
         if len(page) < _PAGE:
             return
-        after = ledger.dialect.read_id(page[-1][0])
+        after = ledger.dialect.read_id(page[-1][0]).hex
 
 
 def _forged(ledger: Ledger, seal: Seal, row: Row) -> str:

@@ -1,4 +1,4 @@
--- What the signature of unfinished runs covers, after one of them.
+-- What the signature of unfinished runs covers, after one of them, or from the first on.
 SELECT
     run.id,
     run.backend,
@@ -10,6 +10,6 @@ SELECT
     run.delegate,
     run.result_signature
 FROM manta_run AS run
-WHERE run.finished_at IS NULL AND run.id > %(after)s
+WHERE run.finished_at IS NULL AND (%(after)s IS NULL OR run.id > %(after)s)
 ORDER BY run.id
 LIMIT %(limit)s
