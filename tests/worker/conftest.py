@@ -31,7 +31,7 @@ class WorkerProcess:
         self, environment: dict[str, str], log: Path, *flags: str, module: str = "tests.manage", **options: Any
     ) -> None:
         self.log = log
-        module = environment.get("MANTA_TEST_MODULE", "tests.manage")
+        module = environment.get("MANTA_TEST_MODULE", module)
         with log.open("a") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", module, "manta", "worker", *flags],
