@@ -1,8 +1,8 @@
 """
 The settings: what may stand in ``TASKS[alias]["OPTIONS"]``, checked and filled with defaults.
 
-Upper case: a setting of ours; lower case: a keyword of a task. This table is the one place a
-setting is defined; the system checks and the documentation read it.
+Upper case: a setting of ours; lower case: a keyword of a task. The table SETTINGS defines a setting; the system
+checks and the tests of the documentation read it. Its type and its default are repeated in Config.
 """
 
 import difflib

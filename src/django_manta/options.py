@@ -1,8 +1,9 @@
 """
 The keywords of a task: what each accepts, its default, where it may be given and when it is read.
 
-This table is the one place an option is defined: ``@task(...)``, ``.using(...)``, ``TASK_OPTIONS``,
-``QUEUE_OPTIONS``, ``TASK_DEFAULTS``, the system checks and the documentation all read it.
+The table OPTIONS defines an option: ``@task(...)``, ``.using(...)``, ``TASK_OPTIONS``, ``QUEUE_OPTIONS``,
+``TASK_DEFAULTS``, the system checks and the tests of the documentation read it. For type checkers a new option is
+repeated in Effective (below), ``task.Task`` and ``typed.Keywords``; the tests compare the latter with the table.
 
 Precedence: using > decorator > TASK_OPTIONS > queue > TASK_DEFAULTS > built-in.
 """
