@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from django_manta.execution.durations import Durations
-from django_manta.execution.runners.flights import GRACE_SECONDS
+from django_manta.execution.runners.flights import GRACE_SECONDS, STORE_SECONDS
 from django_manta.execution.runners.ray import chunk as chunks
 from django_manta.execution.runners.ray import living, messages, places
 from django_manta.execution.runners.ray.connection import UNREAD_SECONDS, Connection
@@ -606,10 +606,7 @@ class Foreman:
         elif kind == "ended":
             self._hear_of_end(chunk, *parts)
         elif kind == "returned":
-            held = chunk.held.get(parts[0])
-            if held is not None and held.timer is not None and held.doomed and held.doomed[0] == "TIMED_OUT":
-                # Its value is being stored, which its time limit is not for.
-                held.timer.cancel()
+            self._hear_of_return(chunk, *parts)
         elif kind == "given back":
             given_back = [held for key in json.loads(parts[0]) if (held := chunk.held.pop(key, None)) is not None]
             chunk.asked_back = False
@@ -632,6 +629,15 @@ class Foreman:
         held = chunk.held.get(key)
         if held is not None:
             self._started(chunk, held)
+
+    def _hear_of_return(self, chunk: Chunk, key: str) -> None:
+        """Its value is being stored, which its time limit is not for; but what hangs meanwhile must end as well."""
+        held = chunk.held.get(key)
+        if held is not None and held.timer is not None and held.doomed and held.doomed[0] == "TIMED_OUT":
+            held.timer.cancel()
+            words = f"Its task had returned, but its value was not stored within {STORE_SECONDS:g} s."
+            held.doomed = "TIMED_OUT", words
+            held.timer = asyncio.get_running_loop().call_later(STORE_SECONDS, self._kill, held)
 
     def _hear_of_end(self, chunk: Chunk, key: str, seconds: str, is_kept: str, event: str) -> None:
         messages.check_end(event, key)
