@@ -79,6 +79,21 @@ def test_what_comes_back_behind_the_mark_is_found_when_a_batch_is_not_full(ledge
     assert set(ids(first)) <= set(ids(take(ledger, mine, 20)))
 
 
+def test_what_a_claim_locks_and_does_not_take_is_its_next_and_others_find_it_later(
+    ledger: Ledger, other_ledger: Ledger, mine: marks.Marks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs, theirs = enqueue(ledger, 12), marks.Marks()
+    assert ids(other_ledger.claim("other", ["default"], 1, marks=theirs)) == runs[:1]
+    with other_ledger.session.transaction():
+        # It locks four of them.
+        assert ids(other_ledger.claim("other", ["default"], 4, marks=theirs, budget=1)) == runs[1:2]
+        assert ids(take(ledger, mine, 2)) == runs[5:7]
+    assert ids(other_ledger.claim("other", ["default"], 1, marks=theirs)) == runs[2:3]
+    assert ids(take(ledger, mine, 2)) == runs[7:9]
+    monkeypatch.setattr(marks.time, "monotonic", lambda: 1e9)
+    assert ids(take(ledger, mine, 3)) == [*runs[3:5], runs[9]]
+
+
 def test_and_after_a_while_in_any_case(ledger: Ledger, mine: marks.Marks, monkeypatch: pytest.MonkeyPatch) -> None:
     enqueue(ledger, 20)
     [first, *_] = take(ledger, mine, 4)

@@ -9,6 +9,10 @@ queue and priority, the last run that it took, and begins behind it.
 What becomes READY before that place (given back, tried again, due, or committed late) would be passed over. Therefore
 all of the queue is looked at again and again: whenever a batch is not full, as long as that is cheap; and otherwise
 after REST_TIMES as long as it took the last time, so that it costs no more than a twentieth of the time.
+
+A claim that its budget of bytes cuts off has locked more rows than it takes. Its own mark moves to the last run that it
+took, and the next claim goes on from there. Other workers pass over what is locked for that moment, and their marks may
+move behind it: like all that is before a mark, it is found by their next look at the whole queue.
 """
 
 import time
