@@ -321,7 +321,7 @@ def test_who_has_no_room_for_more_ends_hears_none_and_kills_nobody_for_that(
     killed: list[Child] = []
     monkeypatch.setattr(made, "_kill", killed.append)
     flight: Any = SimpleNamespace(
-        kill_at=1.0, doomed=(Outcome.TIMED_OUT, ""), returned=False, started_at=1.0, claim=None
+        kill_at=1.0, doomed=(Outcome.TIMED_OUT, ""), returned=False, excused=False, started_at=1.0, claim=None
     )
     child.held[1] = flight
     is_full = True
